@@ -1,0 +1,111 @@
+"""Everything that tf_epgc takes from TensorFlow's private modules: no other file imports `tensorflow.python`.
+
+Seen to work with TensorFlow 2.18 to 2.21. What each name is needed for stands beside it, and the tests of this file fail
+when one of them changes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    collective_util,
+    cross_device_ops,
+    mirrored_run,
+    values,
+)
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.framework import tensor_util
+from tensorflow.python.ops import collective_ops, resource_variable_ops
+
+#: The strategy's implementation, whose methods the hooks override.
+CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
+#: What does the strategy's all-reduces.
+CollectiveAllReduce = cross_device_ops.CollectiveAllReduce
+#: The class behind `tf.distribute.experimental.CommunicationOptions`, which itself cannot be subclassed.
+CommunicationOptions = collective_util.Options
+CommunicationImplementation = collective_util.CommunicationImplementation
+#: A variable that lives on several devices.
+DistributedVariable = values.DistributedVariable
+
+#: The static value of a tensor, or None.
+constant_value = tensor_util.constant_value
+
+
+def in_nested_graph_of_replica() -> bool:
+    """Whether a replica function is inside control flow, where `merge_call` raises.
+
+    The condition is the one under which `mirrored_run._MirroredReplicaContext._merge_call` refuses.
+    """
+    thread = threading.current_thread()
+    if not isinstance(thread, mirrored_run._MirroredReplicaThread):
+        return False
+    return tf_ops.get_default_graph() != thread.graph
+
+
+def called_from(function_name: str, depth: int = 2) -> bool:
+    """Whether the function that called our caller has this name."""
+    return sys._getframe(depth).f_code.co_name == function_name
+
+
+def plain_variable(initial_value, dtype, device: str):
+    """A variable outside every distribution strategy, wherever it is made."""
+    with tf.init_scope(), tf.device(device):
+        return resource_variable_ops.ResourceVariable(initial_value, dtype=dtype, trainable=False)
+
+
+def is_gpu(device: str) -> bool:
+    return tf.DeviceSpec.from_string(device).device_type == "GPU"
+
+
+class Collectives:
+    """All-to-all and all-gather of one replica, with the keys and options of TensorFlow's own launcher.
+
+    TensorFlow runs the collectives that share an ordering token one after another, as NCCL needs it. CPU collectives may
+    overtake each other, since each has an instance key of its own; so packs get different tokens, called lanes here.
+    (Without any token they hang where one process has several replicas.)
+
+    Args:
+        launcher: A `cross_device_utils.CollectiveReplicaLauncher`.
+        options: `CommunicationOptions` of this call.
+        tokens: Variables of the launcher's device, one a lane; by default the launcher's own token is the only one.
+    """
+
+    def __init__(self, launcher, options: CommunicationOptions, tokens=()):
+        self._launcher = launcher
+        self._options = launcher._options.merge(options)
+        self._tokens = [token.handle for token in tokens] or [launcher._get_ordering_token()]
+
+    @property
+    def group_size(self) -> int:
+        return self._launcher._group_size
+
+    def _arguments(self, lane: int) -> dict:
+        launcher = self._launcher
+        return dict(
+            group_size=launcher._group_size,
+            group_key=launcher._group_key,
+            instance_key=launcher._next_instance_key(),
+            communication_hint=self._options.implementation.value,
+            timeout=self._options.timeout_seconds or 0,
+            ordering_token=self._tokens[lane % len(self._tokens)],
+        )
+
+    def all_to_all(self, rows: tf.Tensor, lane: int = 0) -> tf.Tensor:
+        """Sends row i of `[group_size, ...]` to replica i; returns the rows received, in replica order."""
+        arguments = self._arguments(lane)
+        with tf.device(self._launcher._device):
+            received = collective_ops.all_to_all_v2(rows, **arguments)
+        received.set_shape(rows.shape)
+        return received
+
+    def all_gather(self, row: tf.Tensor, lane: int = 0) -> tf.Tensor:
+        """Returns everybody's `row`, which has the same shape everywhere, stacked in replica order."""
+        arguments = self._arguments(lane)
+        with tf.device(self._launcher._device):
+            gathered = collective_ops.all_gather_v2(row[tf.newaxis], **arguments)
+        gathered.set_shape([self.group_size, *row.shape])
+        return gathered

@@ -1,0 +1,175 @@
+"""The strategy's implementation: TensorFlow's, with the hooks that gradients and Keras 3 need."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_epgc import ops
+from tf_epgc._tf_compat import (
+    CollectiveAllReduceExtended,
+    Collectives,
+    CommunicationOptions,
+    in_nested_graph_of_replica,
+)
+from tf_epgc.cross_device_ops import EPGCAllReduce
+from tf_epgc.exchange import ExchangeConfig, check_gradients
+from tf_epgc.formats import PROTOCOL_VERSION
+from tf_epgc.gradients import TrainableVariables, are_gradients
+from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_variables, describe_variable
+from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
+from tf_epgc.version import __version__
+
+#: How long a worker waits for the others at start-up and when variables are compared.
+_HANDSHAKE_SECONDS = 300.0
+
+#: Batch normalization's statistics in Keras 3, which it updates on each replica for itself.
+_MOVING_STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
+
+
+class EPGCExtended(CollectiveAllReduceExtended):
+    """`CollectiveAllReduceExtended` with coded gradients.
+
+    Args:
+        container_strategy: The `EPGCMirroredStrategy`.
+        config: How gradients are exchanged.
+        simulate: Round only.
+        cluster_resolver: Or None for `TF_CONFIG`.
+        communication_options: `ExchangeOptions`, which keep a call's mark.
+    """
+
+    def __init__(
+        self, container_strategy, config: ExchangeConfig, simulate: bool, cluster_resolver, communication_options
+    ):
+        self._config = config
+        self._simulate = simulate
+        self._variables: list[str] = []
+        self._compared_variables = 0
+        self._trainable = TrainableVariables()
+        if not config.codec.is_exact:
+            ops.library()  # so that a library that cannot be loaded stops every worker before it joins the cluster
+        super().__init__(container_strategy, cluster_resolver, communication_options)
+
+    # Construction.
+
+    def _initialize_strategy(self, cluster_resolver, devices):
+        super()._initialize_strategy(cluster_resolver, devices)
+        if self._num_workers > 1:
+            compare_settings(self._gather_from_workers, self._settings())
+        self._cross_device_ops = EPGCAllReduce(
+            self._config,
+            self._simulate,
+            first_replica=self._id_in_cluster * self._num_devices_per_worker,
+            devices=self._devices,
+            group_size=self._num_devices_per_worker * self._num_workers,
+            options=self._communication_options,
+            collective_keys=self._collective_keys,
+        )
+
+    def _initialize_local_devices(self, cluster_resolver, worker_device):
+        """Uses every logical CPU where there is no accelerator; TensorFlow would use the first one only."""
+        devices, device_type = super()._initialize_local_devices(cluster_resolver, worker_device)
+        if device_type == "CPU":
+            devices = tuple(f"{worker_device}/device:CPU:{i}" for i in range(_number_of_logical_cpus()))
+        return devices, device_type
+
+    def _settings(self) -> dict:
+        codec = self._config.codec
+        return {
+            "protocol": PROTOCOL_VERSION,
+            "tf_epgc": __version__,
+            "bits": codec.bits,
+            "rounding": codec.rounding,
+            "scaling": codec.scaling,
+            "seed": codec.seed,
+            "simulate": self._simulate,
+            "min_elements": self._config.min_elements,
+            "bytes_per_pack": self._config.bytes_per_pack,
+            "devices": self._num_devices_per_worker,
+        }
+
+    def _gather_from_workers(self, words: tf.Tensor) -> tf.Tensor:
+        """All-gathers one vector a worker, outside any graph that is being traced."""
+        options = CommunicationOptions(timeout_seconds=_HANDSHAKE_SECONDS)
+        collectives = Collectives(self._host_cross_device_ops._launchers[0], options)
+        with tf.init_scope(), tf.device(self._worker_device):
+            try:
+                return collectives.all_gather(tf.identity(words))
+            except tf.errors.DeadlineExceededError as e:
+                raise WorkerMismatchError(
+                    f"Worker {self._id_in_cluster} waited {_HANDSHAKE_SECONDS:.0f} s for the other "
+                    f"{self._num_workers - 1} worker(s) to compare settings or variables; see whether all of them run the "
+                    "same script."
+                ) from e
+
+    # Variables.
+
+    def _create_variable(self, next_creator, **kwargs):
+        if _is_moving_statistic(kwargs):
+            kwargs["aggregation"] = tf.VariableAggregation.MEAN
+        variable = super()._create_variable(next_creator, **kwargs)
+        self._variables.append(describe_variable(variable))
+        if variable.trainable and variable.dtype.is_floating:
+            self._trainable.add(variable)
+        return variable
+
+    def _compare_variables(self) -> None:
+        """Compares the variables made so far with the other workers', unless that has been done."""
+        if self._num_workers == 1 or len(self._variables) == self._compared_variables:
+            return
+        self._compared_variables = len(self._variables)
+        compare_variables(self._gather_from_workers, self._variables)
+
+    def _experimental_distribute_dataset(self, dataset, options):
+        self._compare_variables()
+        return super()._experimental_distribute_dataset(dataset, options)
+
+    def _distribute_datasets_from_function(self, dataset_fn, options):
+        self._compare_variables()
+        return super()._distribute_datasets_from_function(dataset_fn, options)
+
+    # All-reduces.
+
+    def _use_merge_call(self):
+        """Without `merge_call` inside control flow, which it cannot leave: gradient accumulation all-reduces there."""
+        return super()._use_merge_call() and not in_nested_graph_of_replica()
+
+    def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        values = [self._local(value) for value, _ in value_destination_pairs]
+        destinations = [destination for _, destination in value_destination_pairs]
+        options = self._mark(reduce_op, values, destinations, options)
+        return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
+
+    def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        options = self._mark(reduce_op, tf.nest.flatten(value), (), options)
+        # The cross-device ops are called directly here, so that the strategy's own options must be merged in.
+        return super()._replica_ctx_all_reduce(reduce_op, value, self._communication_options.merge(options))
+
+    def _local(self, value):
+        """The first local replica's part of a value."""
+        return self._container_strategy().experimental_local_results(value)[0]
+
+    def _mark(self, reduce_op, values, destinations, options):
+        """`options`, marked if the values are gradients."""
+        if gradient_options_of(options) is not None:
+            check_gradients(values)
+            return options
+        if not are_gradients(reduce_op, values, self._trainable, destinations):
+            return options
+        marked = ExchangeOptions.wrap(options or CommunicationOptions())
+        marked.gradient_options = GradientOptions()
+        return marked
+
+
+def _number_of_logical_cpus() -> int:
+    """How many CPU devices `tf.config.set_logical_device_configuration` asked for; asking does not start the runtime."""
+    configured = tf.config.get_logical_device_configuration(tf.config.list_physical_devices("CPU")[0])
+    return max(1, len(configured or ()))
+
+
+def _is_moving_statistic(kwargs: dict) -> bool:
+    """Whether a variable is a statistic that replicas would otherwise keep, each its own, and let drift apart."""
+    return (
+        kwargs.get("name") in _MOVING_STATISTICS
+        and not kwargs.get("trainable", True)
+        and kwargs.get("aggregation") in (None, tf.VariableAggregation.NONE)
+    )

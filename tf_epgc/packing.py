@@ -1,0 +1,66 @@
+"""Which tensor travels in which pack: pure arithmetic, the same on every worker and in the simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+#: Smaller tensors travel as float32: what coding them could save is less than what it costs.
+DEFAULT_MIN_ELEMENTS = 1024
+
+#: Bytes of float32 gradients after which a pack is closed. One collective costs a worker 1-2 ms whatever its size, so
+#: packs are as large as still lets the exchange of the last layers overlap backpropagation of the first.
+DEFAULT_BYTES_PER_PACK = 32 * 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """What the plan needs to know of a gradient: its number of elements (None if unknown) and its dtype's name."""
+
+    elements: int | None
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PackPlan:
+    """Positions of the gradients in the list, grouped.
+
+    Attributes:
+        coded: Packs of tensors that travel coded, in the order in which they are sent.
+        small: Tensors that travel as float32, in one pack.
+        exact: float64 tensors too small to be coded; float32 would not hold them exactly.
+    """
+
+    coded: tuple[tuple[int, ...], ...]
+    small: tuple[int, ...]
+    exact: tuple[int, ...]
+
+
+def plan_packs(specs: Sequence[TensorSpec], min_elements: int, bytes_per_pack: int) -> PackPlan:
+    """Groups gradients into packs.
+
+    The list is walked from its end, as backpropagation makes gradients of the last variables first, so that a pack's
+    exchange can start while earlier layers are still being computed.
+
+    Args:
+        specs: One for each gradient, in the order of the variables.
+        min_elements: Tensors with fewer elements are not coded.
+        bytes_per_pack: A pack is closed once it holds at least this many bytes of float32; 0 puts all in one.
+
+    Returns:
+        A `PackPlan`.
+    """
+    coded: list[list[int]] = []
+    small, exact = [], []
+    open_bytes = None
+    for index in reversed(range(len(specs))):
+        spec = specs[index]
+        if spec.elements is not None and spec.elements < min_elements:
+            (exact if spec.dtype == "float64" else small).append(index)
+            continue
+        if open_bytes is None or (bytes_per_pack and open_bytes >= bytes_per_pack):
+            coded.append([])
+            open_bytes = 0
+        coded[-1].append(index)
+        open_bytes += 4 * (spec.elements or 0)
+    return PackPlan(tuple(map(tuple, coded)), tuple(small), tuple(exact))
