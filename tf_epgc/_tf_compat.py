@@ -14,6 +14,8 @@ from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     collective_util,
     cross_device_ops,
+    cross_device_utils,
+    device_util,
     mirrored_run,
     values,
 )
@@ -59,6 +61,15 @@ def plain_variable(initial_value, dtype, device: str):
 
 def is_gpu(device: str) -> bool:
     return tf.DeviceSpec.from_string(device).device_type == "GPU"
+
+
+def make_launcher(device: str, group_size: int, group_key: int):
+    """A launcher of collectives between one device of each process, in a group of its own."""
+    device = device_util.canonicalize(device)
+    keys = cross_device_utils.CollectiveKeys(group_key_start=group_key)
+    return cross_device_utils.CollectiveReplicaLauncher(
+        keys.get_group_key([device]), group_size, keys, device, CommunicationOptions()
+    )
 
 
 class Collectives:

@@ -37,6 +37,7 @@ class EPGCAllReduce(CollectiveAllReduce):
         self._steps = [plain_variable(0, tf.int64, _host_of(device)) for device in self._devices]
         self._tokens = [_ordering_tokens(device) for device in self._devices]
 
+    @tf.autograph.experimental.do_not_convert
     def _all_reduce(self, reduce_op, value, replica_id, options):
         """Implements `CollectiveAllReduce._all_reduce`, which all its dense and sparse reductions end in."""
         marked = gradient_options_of(options)

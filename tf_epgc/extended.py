@@ -10,6 +10,7 @@ from tf_epgc._tf_compat import (
     Collectives,
     CommunicationOptions,
     in_nested_graph_of_replica,
+    make_launcher,
 )
 from tf_epgc.cross_device_ops import EPGCAllReduce
 from tf_epgc.exchange import ExchangeConfig, check_gradients
@@ -19,8 +20,13 @@ from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_var
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
 from tf_epgc.version import __version__
 
-#: How long a worker waits for the others at start-up and when variables are compared.
+#: How long a worker waits for the others at start-up and when variables are compared, unless
+#: `communication_options` have a time-out.
 _HANDSHAKE_SECONDS = 300.0
+
+#: Where the handshake's group keys begin, far from TensorFlow's own: it must also reach workers whose devices, and
+#: so whose other keys, differ.
+_HANDSHAKE_KEYS = 1_000_000
 
 #: Batch normalization's statistics in Keras 3, which it updates on each replica for itself.
 _MOVING_STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
@@ -42,6 +48,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
     ):
         self._config = config
         self._simulate = simulate
+        self._handshake_seconds = communication_options.timeout_seconds or _HANDSHAKE_SECONDS
         self._variables: list[str] = []
         self._compared_variables = 0
         self._trainable = TrainableVariables()
@@ -54,6 +61,10 @@ class EPGCExtended(CollectiveAllReduceExtended):
     def _initialize_strategy(self, cluster_resolver, devices):
         super()._initialize_strategy(cluster_resolver, devices)
         if self._num_workers > 1:
+            self._handshake = Collectives(
+                make_launcher(self._worker_device, self._num_workers, _HANDSHAKE_KEYS + self._collective_key_base),
+                CommunicationOptions(timeout_seconds=self._handshake_seconds),
+            )
             compare_settings(self._gather_from_workers, self._settings())
         self._cross_device_ops = EPGCAllReduce(
             self._config,
@@ -88,20 +99,45 @@ class EPGCExtended(CollectiveAllReduceExtended):
         }
 
     def _gather_from_workers(self, words: tf.Tensor) -> tf.Tensor:
-        """All-gathers one vector a worker, outside any graph that is being traced."""
-        options = CommunicationOptions(timeout_seconds=_HANDSHAKE_SECONDS)
-        collectives = Collectives(self._host_cross_device_ops._launchers[0], options)
-        with tf.init_scope(), tf.device(self._worker_device):
+        """All-gathers one vector a worker, eagerly."""
+        with tf.device(self._worker_device):
             try:
-                return collectives.all_gather(tf.identity(words))
+                return self._handshake.all_gather(tf.identity(words))
             except tf.errors.DeadlineExceededError as e:
                 raise WorkerMismatchError(
-                    f"Worker {self._id_in_cluster} waited {_HANDSHAKE_SECONDS:.0f} s for the other "
+                    f"Worker {self._id_in_cluster} waited {self._handshake_seconds:.0f} s for the other "
                     f"{self._num_workers - 1} worker(s) to compare settings or variables; see whether all of them run the "
                     "same script."
                 ) from e
 
     # Variables.
+
+    def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
+        """Names the variable where the workers' broadcast of its initial value fails."""
+        shapes = []
+        initial_value = kwargs.get("initial_value")
+
+        def recorded():
+            value = initial_value() if callable(initial_value) else initial_value
+            shapes.append(tf.TensorShape(getattr(value, "shape", None)))
+            return value
+
+        kwargs["initial_value"] = recorded
+        broadcast = super()._get_variable_creator_initial_value(
+            replica_id=replica_id, device=device, primary_var=primary_var, **kwargs
+        )
+
+        def initial_value_fn():
+            try:
+                return broadcast()
+            except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as e:
+                raise WorkerMismatchError(
+                    f"The workers built different models: variable {len(self._variables)}, {kwargs.get('name')} of shape "
+                    f"{shapes[0]} on worker {self._id_in_cluster}, is another one elsewhere ({e.message}). Every "
+                    "worker must create the same variables in the same order."
+                ) from e
+
+        return initial_value_fn
 
     def _create_variable(self, next_creator, **kwargs):
         if _is_moving_statistic(kwargs):
@@ -112,12 +148,17 @@ class EPGCExtended(CollectiveAllReduceExtended):
             self._trainable.add(variable)
         return variable
 
+    @tf.autograph.experimental.do_not_convert
     def _compare_variables(self) -> None:
-        """Compares the variables made so far with the other workers', unless that has been done."""
+        """Compares the variables made so far with the other workers', unless that has been done.
+
+        A function may just be traced; the comparison happens outside of it, at once.
+        """
         if self._num_workers == 1 or len(self._variables) == self._compared_variables:
             return
         self._compared_variables = len(self._variables)
-        compare_variables(self._gather_from_workers, self._variables)
+        with tf.init_scope():
+            compare_variables(self._gather_from_workers, self._variables)
 
     def _experimental_distribute_dataset(self, dataset, options):
         self._compare_variables()

@@ -7,6 +7,8 @@ for all of them. It does not import TensorFlow, so it starts fast and works for 
     if any(result.returncode for result in results): ...
 """
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
@@ -20,6 +22,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+
+#: Environment variables: a mapping, a function from the worker's number to one, or none.
+Environment = Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
 
 HOST = "127.0.0.1"
 DEFAULT_GRACE = 20.0
@@ -57,12 +63,12 @@ class WorkerResult:
     """What became of one worker.
 
     Attributes:
-      index: The worker's number, from 0.
-      returncode: Its exit code; minus the signal's number when a signal ended it.
-      output: What it wrote to stdout and stderr, in order (its last 10000 lines).
-      port: The loopback port that its `TF_CONFIG` named; None when it got no `TF_CONFIG`.
-      pid: The number its process, and its process group, had.
-      stopped: True when the launcher ended it because another worker had failed.
+        index: The worker's number, from 0.
+        returncode: Its exit code; minus the signal's number when a signal ended it.
+        output: What it wrote to stdout and stderr, in order (its last 10000 lines).
+        port: The loopback port that its `TF_CONFIG` named; None when it got no `TF_CONFIG`.
+        pid: The number its process, and its process group, had.
+        stopped: True when the launcher ended it because another worker had failed.
     """
 
     index: int
@@ -77,45 +83,55 @@ class LaunchTimeout(RuntimeError):
     """The workers were not done in time and have been ended.
 
     Attributes:
-      running: Numbers of the workers that were still running.
-      results: One `WorkerResult` a worker, with the output until then.
+        running: Numbers of the workers that were still running.
+        results: One `WorkerResult` a worker, with the output until then.
     """
 
-    def __init__(self, timeout, running, results):
+    def __init__(self, timeout: float, running: Sequence[int], results: Sequence[WorkerResult]):
         self.running = tuple(running)
         self.results = list(results)
         super().__init__(_timeout_message(timeout, self.running, self.results))
 
 
-def launch(command, workers=2, *, env=None, timeout=None, on_line=None, grace=DEFAULT_GRACE, tf_config=True):
+def launch(
+    command: Sequence[str],
+    workers: int = 2,
+    *,
+    env: Environment = None,
+    timeout: float | None = None,
+    on_line: Callable[[int, str], None] | None = None,
+    grace: float = DEFAULT_GRACE,
+    tf_config: bool = True,
+) -> list[WorkerResult]:
     """Runs `command` once a worker and waits until all of them have ended.
 
     Every worker is a process group of its own. When one fails, the others get `grace` seconds to notice and are then
-    ended. None outlives this call, whether it returns, raises, or this process is killed. When a port turns out to be
-    taken, the whole cluster is started again on other ports.
+    ended. None outlives this call, whether it returns or raises, nor this process should that be killed (in that case
+    alone, processes that a worker has started itself may live on). When a port turns out to be taken, the whole cluster
+    is started again on other ports.
 
     Args:
-      command: Program and arguments, a sequence of strings.
-      workers: How many copies to run, at least 1.
-      env: Environment variables to add: a mapping, or a function from the worker's number to one.
-      timeout: Seconds all workers together may take; None for no limit.
-      on_line: Called as `on_line(index, line)` for every line a worker writes, in the calling thread; `print_line`
-        shows them. None only keeps them.
-      grace: Seconds the other workers may go on after one has failed.
-      tf_config: Whether to set `TF_CONFIG`. Without it one worker trains alone.
+        command: Program and arguments, a sequence of strings.
+        workers: How many copies to run, at least 1.
+        env: Environment variables to add: a mapping, or a function from the worker's number to one.
+        timeout: Seconds all workers together may take; None for no limit.
+        on_line: Called as `on_line(index, line)` for every line a worker writes, in the calling thread; `print_line`
+            shows them. None only keeps them.
+        grace: Seconds the other workers may go on after one has failed.
+        tf_config: Whether to set `TF_CONFIG`. Without it one worker trains alone.
 
     Returns:
-      A list of `WorkerResult`, in the workers' order. A failed worker is told by its `returncode`, not by an exception.
+        A list of `WorkerResult`, in the workers' order. A worker that failed is told by its `returncode` only.
 
     Raises:
-      LaunchTimeout: The workers took longer than `timeout`.
-      ValueError: A wrong argument.
+        LaunchTimeout: The workers took longer than `timeout`.
+        ValueError: A wrong argument.
 
     Example:
-      >>> import sys
-      >>> [result] = launch([sys.executable, "-c", "print('hello')"], workers=1)
-      >>> result.returncode, result.output
-      (0, 'hello\\n')
+        >>> import sys
+        >>> [result] = launch([sys.executable, "-c", "print('hello')"], workers=1)
+        >>> result.returncode, result.output
+        (0, 'hello\\n')
     """
     command = _checked_command(command)
     _check_numbers(workers, timeout, grace)
@@ -130,44 +146,44 @@ def launch(command, workers=2, *, env=None, timeout=None, on_line=None, grace=DE
     return results
 
 
-def print_line(index, line):
+def print_line(index: int, line: str) -> None:
     """Prints a worker's line with the worker's number in front; for `launch(on_line=print_line)`.
 
     Args:
-      index: The worker's number.
-      line: The line, without its line end.
+        index: The worker's number.
+        line: The line, without its line end.
     """
     print(f"[worker {index}] {line}", flush=True)
 
 
-def free_ports(count):
+def free_ports(count: int) -> list[int]:
     """Finds loopback ports that nobody uses at the moment.
 
     Ports outside the range the system gives to outgoing connections are preferred, so that no client takes one
     between this call and the moment the worker listens on it.
 
     Args:
-      count: How many ports.
+        count: How many ports.
 
     Returns:
-      A list of `count` different port numbers.
+        A list of `count` different port numbers.
 
     Raises:
-      RuntimeError: There are not so many free ports.
+        RuntimeError: There are not so many free ports.
     """
     with _reserved_ports(count) as ports:
         return list(ports)
 
 
-def tf_config(ports, index):
+def tf_config(ports: Sequence[int], index: int) -> str:
     """The text of `TF_CONFIG` for one worker of a cluster on this machine.
 
     Args:
-      ports: The workers' ports, in order.
-      index: The worker's number.
+        ports: The workers' ports, in order.
+        index: The worker's number.
 
     Returns:
-      A JSON string.
+        A JSON string.
     """
     addresses = [f"{HOST}:{port}" for port in ports]
     return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
@@ -183,8 +199,15 @@ class _Worker:
         self.stopped = False
         guarded = [sys.executable, "-I", "-S", "-c", _DEATH_GUARD, str(os.getpid()), *command]
         self.process = subprocess.Popen(
-            guarded, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", start_new_session=True)
+            guarded,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
         self._reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
         self._reader.start()
 
@@ -240,7 +263,7 @@ class _Group:
         return results
 
     def _start(self):
-        for index, (environment, port) in enumerate(zip(self._environments, self._ports)):
+        for index, (environment, port) in enumerate(zip(self._environments, self._ports, strict=True)):
             self._workers.append(_Worker(index, self._command, environment, port, self._lines))
 
     def _wait(self, deadline, on_line, grace):
@@ -316,8 +339,10 @@ def _reserved_ports(count):
             if _is_free(port) and _lock_port(port, locks):
                 ports.append(port)
         if len(ports) < count:
-            raise RuntimeError(f"found {len(ports)} free loopback ports, {count} are needed. "
-                               "End programs that listen on ports, or use fewer workers.")
+            raise RuntimeError(
+                f"found {len(ports)} free loopback ports, {count} are needed. "
+                "End programs that listen on ports, or use fewer workers."
+            )
         yield ports
     finally:
         for lock in locks:
@@ -367,14 +392,15 @@ def _lock_port(port, locks):
 
 
 def _port_was_taken(results):
-    return any(result.returncode and any(mark in result.output.lower() for mark in _IN_USE_MARKS)
-               for result in results)
+    return any(result.returncode and any(mark in result.output.lower() for mark in _IN_USE_MARKS) for result in results)
 
 
 def _checked_command(command):
     if isinstance(command, (str, bytes)) or not command:
-        raise ValueError(f"command is {command!r}; it must be a sequence of strings, the program first. "
-                         "Write [sys.executable, 'train.py'] instead of one string.")
+        raise ValueError(
+            f"command is {command!r}; it must be a sequence of strings, the program first. "
+            "Write [sys.executable, 'train.py'] instead of one string."
+        )
     return [os.fspath(part) for part in command]
 
 
@@ -389,8 +415,10 @@ def _check_numbers(workers, timeout, grace):
 
 def _timeout_message(timeout, running, results):
     names = ", ".join(f"worker {index}" for index in running)
-    parts = [f"not done after {timeout:g} s: {names} of {len(results)} still running; all have been ended. "
-             "Raise timeout if the work needs longer."]
+    parts = [
+        f"not done after {timeout:g} s: {names} of {len(results)} still running; all have been ended. "
+        "Raise timeout if the work needs longer."
+    ]
     for index in running:
         lines = results[index].output.splitlines()[-_LAST_LINES:] or ["(nothing)"]
         parts.append(f"Last lines of worker {index}:")

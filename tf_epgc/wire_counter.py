@@ -14,8 +14,10 @@ TensorFlow, and change nothing.
 or a network namespace, of their own.
 
 References:
-  sock_diag(7): https://man7.org/linux/man-pages/man7/sock_diag.7.html
+    sock_diag(7): https://man7.org/linux/man-pages/man7/sock_diag.7.html
 """
+
+from __future__ import annotations
 
 import dataclasses
 import errno
@@ -24,6 +26,7 @@ import re
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 
 # linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, linux/tcp.h
 _NETLINK_SOCK_DIAG = 4
@@ -59,13 +62,13 @@ class SocketTraffic:
     """What one TCP socket has moved so far.
 
     Attributes:
-      inode: The number under which processes hold the socket.
-      cookie: The kernel's own name of the socket, never used twice.
-      local_port: This end's port.
-      remote_port: The other end's port.
-      bytes_sent: Payload bytes sent, each counted once.
-      bytes_received: Payload bytes received.
-      bytes_resent: Payload bytes sent again because an answer was late.
+        inode: The number under which processes hold the socket.
+        cookie: The kernel's own name of the socket, never used twice.
+        local_port: This end's port.
+        remote_port: The other end's port.
+        bytes_sent: Payload bytes sent, each counted once.
+        bytes_received: Payload bytes received.
+        bytes_resent: Payload bytes sent again because an answer was late.
     """
 
     inode: int
@@ -77,17 +80,17 @@ class SocketTraffic:
     bytes_resent: int
 
 
-def tcp_traffic(ports=None):
+def tcp_traffic(ports: Iterable[int] | None = None) -> list[SocketTraffic]:
     """Lists the TCP connections of this network namespace with what each has moved.
 
     Args:
-      ports: Only connections with one of these ports at either end; None for all.
+        ports: Only connections with one of these ports at either end; None for all.
 
     Returns:
-      A list of `SocketTraffic`. On a loopback connection each of the two ends is one entry.
+        A list of `SocketTraffic`. On a loopback connection each of the two ends is one entry.
 
     Raises:
-      WireCounterError: The kernel does not answer such questions, or is older than Linux 4.19.
+        WireCounterError: The kernel does not answer such questions, or is older than Linux 4.19.
     """
     wanted = None if ports is None else frozenset(ports)
     found = []
@@ -103,41 +106,41 @@ class WireCounter:
     their end is lost, so look before and after a steady part, in which connections stay open.
 
     Args:
-      pid: The process; None for this one. Another process must belong to the same user.
-      ports: Only connections with one of these ports at either end, e.g. the workers' ports; None for all.
+        pid: The process; None for this one. Another process must belong to the same user.
+        ports: Only connections with one of these ports at either end, e.g. the workers' ports; None for all.
 
     Raises:
-      WireCounterError: The kernel does not give these figures.
+        WireCounterError: The kernel does not give these figures.
 
     Example:
-      >>> counter = WireCounter()
-      >>> before = counter.bytes_sent()
-      >>> counter.bytes_sent() >= before
-      True
+        >>> counter = WireCounter()
+        >>> before = counter.bytes_sent()
+        >>> counter.bytes_sent() >= before
+        True
     """
 
     source = "TCP sockets of the process"
 
-    def __init__(self, pid=None, ports=None):
+    def __init__(self, pid: int | None = None, ports: Iterable[int] | None = None):
         self._pid = pid
         self._ports = None if ports is None else frozenset(ports)
-        self._seen = {}
+        self._seen: dict[int, SocketTraffic] = {}
         self._look()
 
-    def bytes_sent(self):
+    def bytes_sent(self) -> int:
         """Payload bytes the process has sent, each counted once, from the start of each connection on.
 
         Returns:
-          A number of bytes that never falls; take the difference of two.
+            A number of bytes that never falls; take the difference of two.
         """
         self._look()
         return sum(entry.bytes_sent for entry in self._seen.values())
 
-    def bytes_received(self):
+    def bytes_received(self) -> int:
         """Payload bytes the process has received, from the start of each connection on.
 
         Returns:
-          A number of bytes that never falls; take the difference of two.
+            A number of bytes that never falls; take the difference of two.
         """
         self._look()
         return sum(entry.bytes_received for entry in self._seen.values())
@@ -155,52 +158,53 @@ class InterfaceCounter:
     """Counts what a network interface has moved, packet headers included.
 
     Args:
-      name: The interface, e.g. "eth0". On "lo" all of the machine's loopback traffic counts, of all processes.
+        name: The interface, e.g. "eth0". On "lo" all of the machine's loopback traffic counts, of all processes.
 
     Raises:
-      WireCounterError: There is no such interface, or no /proc/net/dev.
+        WireCounterError: There is no such interface, or no /proc/net/dev.
     """
 
-    def __init__(self, name):
+    def __init__(self, name: str):
         self._name = name
         self.source = f"interface {name}"
         self._columns()
 
-    def bytes_sent(self):
+    def bytes_sent(self) -> int:
         """Bytes the interface has sent since it came up.
 
         Returns:
-          A number of bytes; take the difference of two.
+            A number of bytes; take the difference of two.
         """
         return self._columns()[8]
 
-    def bytes_received(self):
+    def bytes_received(self) -> int:
         """Bytes the interface has received since it came up.
 
         Returns:
-          A number of bytes; take the difference of two.
+            A number of bytes; take the difference of two.
         """
         return self._columns()[0]
 
     def _columns(self):
         interfaces = _interfaces()
         if self._name not in interfaces:
-            raise WireCounterError(f"there is no network interface {self._name!r}; "
-                                   f"use one of {', '.join(sorted(interfaces))}.")
+            raise WireCounterError(
+                f"there is no network interface {self._name!r}; use one of {', '.join(sorted(interfaces))}."
+            )
         return interfaces[self._name]
 
 
-def best_counter(interface="lo"):
+def best_counter(interface: str = "lo") -> WireCounter | InterfaceCounter:
     """The most exact counter this machine offers; its `source` says what it counts.
 
     Args:
-      interface: The interface to fall back on where the kernel does not tell about single sockets.
+        interface: The interface to fall back on where the kernel does not tell about single sockets.
 
     Returns:
-      A `WireCounter` for this process, else an `InterfaceCounter`.
+        A `WireCounter` for this process, else an `InterfaceCounter`.
 
     Raises:
-      WireCounterError: Neither works here; the text has both reasons.
+        WireCounterError: Neither works here; the text has both reasons.
     """
     try:
         return WireCounter()
@@ -216,8 +220,10 @@ def _socket_inodes(pid):
     try:
         numbers = os.listdir(folder)
     except OSError as error:
-        raise WireCounterError(f"cannot read {folder} ({error.strerror}); "
-                               "the process must be running, on Linux, and belong to the same user.") from error
+        raise WireCounterError(
+            f"cannot read {folder} ({error.strerror}); "
+            "the process must be running, on Linux, and belong to the same user."
+        ) from error
     inodes = set()
     for number in numbers:
         try:
@@ -236,7 +242,9 @@ def _interfaces():
         with open("/proc/net/dev", encoding="ascii") as file:
             lines = file.read().splitlines()[2:]
     except OSError as error:
-        raise WireCounterError(f"cannot read /proc/net/dev ({error.strerror}); interface counters need Linux.") from error
+        raise WireCounterError(
+            f"cannot read /proc/net/dev ({error.strerror}); interface counters need Linux."
+        ) from error
     pairs = (line.split(":", 1) for line in lines)
     return {name.strip(): [int(number) for number in numbers.split()] for name, numbers in pairs}
 
@@ -253,7 +261,8 @@ def _dump(family):
                 return []  # a kernel without IPv6
             raise WireCounterError(
                 f"the kernel does not list TCP sockets ({error.strerror or error}); sock_diag netlink of Linux 4.19 "
-                "or later is needed. Use InterfaceCounter instead.") from error
+                "or later is needed. Use InterfaceCounter instead."
+            ) from error
     raise WireCounterError("the kernel's list of TCP sockets kept changing; try again.")
 
 
@@ -279,7 +288,7 @@ def _split_messages(data):
     at = 0
     while at + _HEADER.size <= len(data):
         length, kind, flags, _, _ = _HEADER.unpack_from(data, at)
-        body = data[at + _HEADER.size:at + length]
+        body = data[at + _HEADER.size : at + length]
         if flags & _NLM_F_DUMP_INTR:
             raise InterruptedError(errno.EINTR, "the list changed while it was read")
         if kind == _NLMSG_DONE:
@@ -300,17 +309,20 @@ def _parse_message(body):
         return None
     if len(info) < _INFO_BYTES:
         raise OSError(errno.ENOSYS, "this kernel does not count the bytes sent")
-    sent, received, resent = (int.from_bytes(info[at:at + 8], sys.byteorder)
-                              for at in (_BYTES_SENT_AT, _BYTES_RECEIVED_AT, _BYTES_RESENT_AT))
-    return SocketTraffic(inode, cookie, int.from_bytes(local, "big"), int.from_bytes(remote, "big"),
-                         sent - resent, received, resent)
+    sent, received, resent = (
+        int.from_bytes(info[at : at + 8], sys.byteorder)
+        for at in (_BYTES_SENT_AT, _BYTES_RECEIVED_AT, _BYTES_RESENT_AT)
+    )
+    return SocketTraffic(
+        inode, cookie, int.from_bytes(local, "big"), int.from_bytes(remote, "big"), sent - resent, received, resent
+    )
 
 
 def _attribute(body, at, wanted):
     while at + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, at)
         if kind == wanted:
-            return body[at + _ATTRIBUTE.size:at + length]
+            return body[at + _ATTRIBUTE.size : at + length]
         at += _aligned(max(length, _ATTRIBUTE.size))
     return None
 

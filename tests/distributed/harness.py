@@ -32,11 +32,11 @@ class Failure:
     """How one worker failed; what `run_workers(expect_failure=True)` returns for it.
 
     Attributes:
-      index: The worker's number.
-      kind: Name of the exception's class, or "exit" when the process ended without one.
-      message: The exception's text, or the exit code in words.
-      traceback: The whole traceback, or the last lines of the output.
-      output: All that the worker wrote.
+        index: The worker's number.
+        kind: Name of the exception's class, or "exit" when the process ended without one.
+        message: The exception's text, or the exit code in words.
+        traceback: The whole traceback, or the last lines of the output.
+        output: All that the worker wrote.
     """
 
     index: int
@@ -50,7 +50,7 @@ class WorkersFailed(AssertionError):
     """Some worker did not return; the text has every failed worker's traceback.
 
     Attributes:
-      results: What each worker returned, or its `Failure`.
+        results: What each worker returned, or its `Failure`.
     """
 
     def __init__(self, target, results):
@@ -58,37 +58,53 @@ class WorkersFailed(AssertionError):
         super().__init__(_failure_text(target, results))
 
 
-def run_workers(target, workers=2, kwargs=None, *, timeout=DEFAULT_TIMEOUT, env=None, tf_config=True,
-                logical_cpus=None, expect_failure=False, show=False, grace=launcher.DEFAULT_GRACE):
+def run_workers(
+    target,
+    workers=2,
+    kwargs=None,
+    *,
+    timeout=DEFAULT_TIMEOUT,
+    env=None,
+    tf_config=True,
+    logical_cpus=None,
+    expect_failure=False,
+    show=False,
+    grace=launcher.DEFAULT_GRACE,
+):
     """Calls `target(**kwargs)` in `workers` processes.
 
     Args:
-      target: "package.module:function".
-      workers: How many processes.
-      kwargs: The function's arguments, the same for all workers; must be picklable.
-      timeout: Seconds for all of it, start included; `launcher.LaunchTimeout` beyond it.
-      env: Environment variables to add: a mapping, or a function from the worker's number to one.
-      tf_config: False (or None) runs without `TF_CONFIG`, for the reference run in one process.
-      logical_cpus: When given, TensorFlow sees so many CPU devices, so that a worker has several replicas.
-      expect_failure: Return a `Failure` for a worker that fails instead of raising.
-      show: Print the workers' lines as they come.
-      grace: Seconds the others may go on after one has failed.
+        target: "package.module:function".
+        workers: How many processes.
+        kwargs: The function's arguments, the same for all workers; must be picklable.
+        timeout: Seconds for all of it, start included; `launcher.LaunchTimeout` beyond it.
+        env: Environment variables to add: a mapping, or a function from the worker's number to one.
+        tf_config: False (or None) runs without `TF_CONFIG`, for the reference run in one process.
+        logical_cpus: When given, TensorFlow sees so many CPU devices, so that a worker has several replicas.
+        expect_failure: Return a `Failure` for a worker that fails instead of raising.
+        show: Print the workers' lines as they come.
+        grace: Seconds the others may go on after one has failed.
 
     Returns:
-      A list of what the function returned, one a worker.
+        A list of what the function returned, one a worker.
 
     Raises:
-      WorkersFailed: A worker raised, or ended in another way, and `expect_failure` is False.
-      launcher.LaunchTimeout: It took too long.
+        WorkersFailed: A worker raised, or ended in another way, and `expect_failure` is False.
+        launcher.LaunchTimeout: It took too long.
     """
     if not tf_config and workers != 1:
         raise ValueError(f"workers is {workers}; without TF_CONFIG there can be only 1.")
     with tempfile.TemporaryDirectory(prefix="epgc_workers_") as folder:
         _write(os.path.join(folder, _JOB_FILE), (target, kwargs or {}, workers, logical_cpus))
         ended = launcher.launch(
-            [sys.executable, "-m", "tests.distributed.harness", folder], workers,
-            env=lambda index: _environment(index, env), timeout=timeout, grace=grace, tf_config=bool(tf_config),
-            on_line=launcher.print_line if show else None)
+            [sys.executable, "-m", "tests.distributed.harness", folder],
+            workers,
+            env=lambda index: _environment(index, env),
+            timeout=timeout,
+            grace=grace,
+            tf_config=bool(tf_config),
+            on_line=launcher.print_line if show else None,
+        )
         results = [_result(folder, worker) for worker in ended]
     _check_none_left(ended)
     if not expect_failure and any(isinstance(result, Failure) for result in results):
@@ -100,12 +116,12 @@ def run_single(target, kwargs=None, **options):
     """Calls `target(**kwargs)` in one process without `TF_CONFIG`: the reference run.
 
     Args:
-      target: "package.module:function".
-      kwargs: The function's arguments.
-      **options: As for `run_workers`.
+        target: "package.module:function".
+        kwargs: The function's arguments.
+        **options: As for `run_workers`.
 
     Returns:
-      What the function returned.
+        What the function returned.
     """
     return run_workers(target, 1, kwargs, tf_config=False, **options)[0]
 

@@ -32,13 +32,13 @@ class Case:
     """One case and what may be expected of it.
 
     Attributes:
-      name: The function's name.
-      section: What it belongs to.
-      function: Called with a `Context`; returns a dict with some of weights, history, evaluate, predict, batch_logs.
-      libraries: The libraries it applies to.
-      tolerance: How far from the run in one process it may be; None where it differs by nature.
-      own_logs: Libraries whose logs are the means over the workers; elsewhere they are not compared.
-      trains: Whether the loss falls.
+        name: The function's name.
+        section: What it belongs to.
+        function: Called with a `Context`; returns a dict with some of weights, history, evaluate, predict, batch_logs.
+        libraries: The libraries it applies to.
+        tolerance: How far from the run in one process it may be; None where it differs by nature.
+        own_logs: Libraries whose logs are the means over the workers; elsewhere they are not compared.
+        trains: Whether the loss falls.
     """
 
     name: str
@@ -69,11 +69,11 @@ def make_strategy(kind, bits):
     """The strategy under test; the only place that makes one.
 
     Args:
-      kind: "epgc", "stock" for TensorFlow's own, or "none" for training without one.
-      bits: The format; only "epgc" has any.
+        kind: "epgc", "stock" for TensorFlow's own, or "none" for training without one.
+        bits: The format; only "epgc" has any.
 
     Returns:
-      A strategy, or None.
+        A strategy, or None.
     """
     import tensorflow as tf
 
@@ -91,13 +91,13 @@ def run_section(section, library, kind, bits=None):
     """Runs all cases of a section; called in each worker.
 
     Args:
-      section: The section's name.
-      library: "keras" or "tf_keras".
-      kind: As for `make_strategy`.
-      bits: As for `make_strategy`.
+        section: The section's name.
+        library: "keras" or "tf_keras".
+        kind: As for `make_strategy`.
+        bits: As for `make_strategy`.
 
     Returns:
-      A dict from case name to its result; the result of a case that raised is {"error": traceback}.
+        A dict from case name to its result; the result of a case that raised is {"error": traceback}.
     """
     strategy = make_strategy(kind, bits)
     return {each.name: _run(each, library, strategy) for each in cases_of(section, library)}
@@ -154,9 +154,12 @@ class Context:
         return self.result(model, x, y, history.history)
 
     def result(self, model, x, y, history):
-        return {"weights": model.get_weights(), "history": history,
-                "evaluate": model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True),
-                "predict": model.predict(x, batch_size=BATCH, verbose=0)}
+        return {
+            "weights": model.get_weights(),
+            "history": history,
+            "evaluate": model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True),
+            "predict": model.predict(x, batch_size=BATCH, verbose=0),
+        }
 
 
 # Data and models.
@@ -165,9 +168,14 @@ class Context:
 def seed_weights(model, seed=1):
     """Gives every kernel values that do not depend on library or process; biases and statistics keep theirs."""
     random = np.random.default_rng(seed)
-    model.set_weights([
-        random.normal(0, 1 / np.sqrt(np.prod(value.shape[:-1])), value.shape).astype(value.dtype)
-        if value.ndim > 1 else value for value in model.get_weights()])
+    model.set_weights(
+        [
+            random.normal(0, 1 / np.sqrt(np.prod(value.shape[:-1])), value.shape).astype(value.dtype)
+            if value.ndim > 1
+            else value
+            for value in model.get_weights()
+        ]
+    )
 
 
 def regression(samples=SAMPLES, outputs=1, seed=2):
@@ -208,9 +216,13 @@ def dataset(x, y, policy="DATA", batch=BATCH, drop_remainder=False):
 
 
 def dense(k, outputs=1, activation=None):
-    return k.keras.Sequential([
-        k.layers.Input((FEATURES,)), k.layers.Dense(32, activation="relu"),
-        k.layers.Dense(outputs, activation=activation)])
+    return k.keras.Sequential(
+        [
+            k.layers.Input((FEATURES,)),
+            k.layers.Dense(32, activation="relu"),
+            k.layers.Dense(outputs, activation=activation),
+        ]
+    )
 
 
 def classifier(k):
@@ -221,9 +233,15 @@ def with_layer(make_layer):
     """A build function with one more layer in the middle."""
 
     def build(k):
-        return k.keras.Sequential([
-            k.layers.Input((FEATURES,)), k.layers.Dense(32), make_layer(k), k.layers.Activation("relu"),
-            k.layers.Dense(1)])
+        return k.keras.Sequential(
+            [
+                k.layers.Input((FEATURES,)),
+                k.layers.Dense(32),
+                make_layer(k),
+                k.layers.Activation("relu"),
+                k.layers.Dense(1),
+            ]
+        )
 
     return build
 
@@ -235,15 +253,21 @@ def two_outputs(k):
 
 
 def embedding(k):
-    return k.keras.Sequential([
-        k.layers.Input((6,), dtype="int32"), k.layers.Embedding(20, 8), k.layers.Flatten(), k.layers.Dense(1)])
+    return k.keras.Sequential(
+        [k.layers.Input((6,), dtype="int32"), k.layers.Embedding(20, 8), k.layers.Flatten(), k.layers.Dense(1)]
+    )
 
 
 def recurrent(name):
     def build(k):
-        return k.keras.Sequential([
-            k.layers.Input((6,), dtype="int32"), k.layers.Embedding(20, 8), getattr(k.layers, name)(8),
-            k.layers.Dense(1)])
+        return k.keras.Sequential(
+            [
+                k.layers.Input((6,), dtype="int32"),
+                k.layers.Embedding(20, 8),
+                getattr(k.layers, name)(8),
+                k.layers.Dense(1),
+            ]
+        )
 
     return build
 
@@ -267,7 +291,8 @@ def subclassed_unbuilt(k):
         def __init__(self):
             super().__init__()
             self.hidden = k.layers.Dense(
-                32, activation="relu", kernel_initializer=k.keras.initializers.GlorotUniform(seed=5))
+                32, activation="relu", kernel_initializer=k.keras.initializers.GlorotUniform(seed=5)
+            )
             self.out = k.layers.Dense(1, kernel_initializer=k.keras.initializers.GlorotUniform(seed=6))
 
         def call(self, inputs):
@@ -282,9 +307,15 @@ def subclassed_unbuilt(k):
 @case("mlp")
 def conv(k):
     def build(k):
-        return k.keras.Sequential([
-            k.layers.Input((8, 8, 1)), k.layers.Conv2D(4, 3, activation="relu"), k.layers.MaxPooling2D(),
-            k.layers.Flatten(), k.layers.Dense(1)])
+        return k.keras.Sequential(
+            [
+                k.layers.Input((8, 8, 1)),
+                k.layers.Conv2D(4, 3, activation="relu"),
+                k.layers.MaxPooling2D(),
+                k.layers.Flatten(),
+                k.layers.Dense(1),
+            ]
+        )
 
     return k.fit(k.model(build), *images())
 
@@ -298,21 +329,34 @@ def metrics(k):
         return dense(k, activation="sigmoid")
 
     x, y = regression()
-    model = k.model(build, loss="binary_crossentropy",
-                    metrics=lambda: ["accuracy", k.keras.metrics.AUC(name="auc"), "mse"])
+    model = k.model(
+        build, loss="binary_crossentropy", metrics=lambda: ["accuracy", k.keras.metrics.AUC(name="auc"), "mse"]
+    )
     return k.fit(model, x, (y > 0).astype(np.float32))
 
 
 @case("metrics")
 def metrics_vec(k):
-    return k.fit(k.model(classifier, loss="categorical_crossentropy",
-                         metrics=lambda: [k.keras.metrics.F1Score(average="macro", name="f1")]), *classification())
+    return k.fit(
+        k.model(
+            classifier,
+            loss="categorical_crossentropy",
+            metrics=lambda: [k.keras.metrics.F1Score(average="macro", name="f1")],
+        ),
+        *classification(),
+    )
 
 
 @case("metrics")
 def metrics_vec_none(k):
-    return k.fit(k.model(classifier, loss="categorical_crossentropy",
-                         metrics=lambda: [k.keras.metrics.F1Score(average=None, name="f1")]), *classification())
+    return k.fit(
+        k.model(
+            classifier,
+            loss="categorical_crossentropy",
+            metrics=lambda: [k.keras.metrics.F1Score(average=None, name="f1")],
+        ),
+        *classification(),
+    )
 
 
 @case("metrics", own_logs=("keras",))  # tf_keras sums what each worker has already summed
@@ -341,8 +385,7 @@ def eval49(k):
 
 @case("metrics", trains=False)
 def eval61_np(k):
-    return evaluated(
-        k, 61, lambda model, x, y: model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True))
+    return evaluated(k, 61, lambda model, x, y: model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True))
 
 
 # Prediction: all rows, in order, on every worker.
@@ -425,8 +468,7 @@ def val_np(k):
 @case("validation")
 def val_ds(k):
     x, y = regression()
-    return k.fit_dataset(k.model(dense), dataset(x, y), x, y,
-                         validation_data=dataset(*regression(48, seed=9)))
+    return k.fit_dataset(k.model(dense), dataset(x, y), x, y, validation_data=dataset(*regression(48, seed=9)))
 
 
 @case("validation")
@@ -519,7 +561,9 @@ def own_loop(k, apply, build_first):
 
 @case("custom")
 def ctl(k):
-    return own_loop(k, lambda optimizer, grads, weights: optimizer.apply_gradients(zip(grads, weights)), True)
+    return own_loop(
+        k, lambda optimizer, grads, weights: optimizer.apply_gradients(zip(grads, weights, strict=True)), True
+    )
 
 
 @case("custom", libraries=("keras",))
@@ -529,7 +573,9 @@ def ctl_apply(k):
 
 @case("custom")
 def ctl_unbuilt(k):
-    return own_loop(k, lambda optimizer, grads, weights: optimizer.apply_gradients(zip(grads, weights)), False)
+    return own_loop(
+        k, lambda optimizer, grads, weights: optimizer.apply_gradients(zip(grads, weights, strict=True)), False
+    )
 
 
 @case("custom", own_logs=("keras",))  # tf_keras adds the workers' logs up
@@ -544,8 +590,8 @@ def custom_train_step(k):
                 errors = tf.reduce_mean(tf.square(predicted_y - y))
                 loss = errors / k.strategy.num_replicas_in_sync
             weights = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-            return {"loss": errors}
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {"own_loss": errors}
 
     def build(k):
         inputs = k.layers.Input((FEATURES,))

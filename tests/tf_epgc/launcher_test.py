@@ -267,16 +267,19 @@ def test_two_launchers_never_get_the_same_ports(monkeypatch):
     assert launcher.free_ports(10)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (dict(command="python train.py"), "command is 'python train.py'; it must be a sequence of strings"),
-    (dict(command=[]), "command is .*sequence of strings"),
-    (dict(command=["x"], workers=0), "workers is 0; it must be a whole number of at least 1"),
-    (dict(command=["x"], workers=1.5), "workers is 1.5"),
-    (dict(command=["x"], workers=True), "workers is True"),
-    (dict(command=["x"], timeout=0), "timeout is 0; it must be a positive number of seconds"),
-    (dict(command=["x"], timeout=float("nan")), "timeout is nan"),
-    (dict(command=["x"], grace=-1), "grace is -1; it must be a number of seconds, 0 or more"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(command="python train.py"), "command is 'python train.py'; it must be a sequence of strings"),
+        (dict(command=[]), "command is .*sequence of strings"),
+        (dict(command=["x"], workers=0), "workers is 0; it must be a whole number of at least 1"),
+        (dict(command=["x"], workers=1.5), "workers is 1.5"),
+        (dict(command=["x"], workers=True), "workers is True"),
+        (dict(command=["x"], timeout=0), "timeout is 0; it must be a positive number of seconds"),
+        (dict(command=["x"], timeout=float("nan")), "timeout is nan"),
+        (dict(command=["x"], grace=-1), "grace is -1; it must be a number of seconds, 0 or more"),
+    ],
+)
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         launcher.launch(**arguments)
@@ -284,6 +287,8 @@ def test_wrong_arguments(arguments, message):
 
 def test_the_module_does_not_import_tensorflow():
     [result] = launcher.launch(
-        python("import tf_epgc.launcher; print('tensorflow' in sys.modules)"), workers=1,
-        env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)})
+        python("import tf_epgc.launcher; print('tensorflow' in sys.modules)"),
+        workers=1,
+        env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+    )
     assert result.output == "False\n"

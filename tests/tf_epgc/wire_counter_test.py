@@ -151,8 +151,10 @@ def test_the_best_counter_falls_back_on_the_interface(monkeypatch):
 
 def test_when_nothing_works_both_reasons_are_told(monkeypatch):
     monkeypatch.setattr(wire_counter, "_dump_once", refuse)
-    with pytest.raises(wire_counter.WireCounterError,
-                       match=r"cannot be counted here.*Permission denied.*And: there is no network interface 'none'"):
+    with pytest.raises(
+        wire_counter.WireCounterError,
+        match=r"cannot be counted here.*Permission denied.*And: there is no network interface 'none'",
+    ):
         wire_counter.best_counter("none")
 
 
@@ -239,8 +241,9 @@ def count_all_reduce(elements, steps):
 
 def test_counts_an_all_reduce_of_tensorflow():
     elements = 1000000
-    results = harness.run_workers("tests.tf_epgc.wire_counter_test:count_all_reduce", workers=2,
-                                  kwargs=dict(elements=elements, steps=20))
+    results = harness.run_workers(
+        "tests.tf_epgc.wire_counter_test:count_all_reduce", workers=2, kwargs=dict(elements=elements, steps=20)
+    )
     # A ring of two sends half of the float32 values twice.
     for sent, received in results:
         assert 4 * elements <= sent < 4.04 * elements
