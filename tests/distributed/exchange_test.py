@@ -75,6 +75,21 @@ class ExchangeTest(tf.test.TestCase):
             for gradient in result[:2]:
                 self.assertFalse(np.isfinite(gradient.reshape(-1)[-1]), case)
 
+    def test_bytes_on_the_wire(self):
+        """Counted by the kernel on the workers' sockets, for a model of 10 M parameters."""
+        shapes = [(3, 3, 256, 512), (4096, 2000), (512,), (2000, 300), (300,)]
+        elements = sum(int(np.prod(shape)) for shape in shapes)
+        for workers in (2, 3):
+            results = run_workers(
+                "tests.distributed.exchange_workers:bytes_of_a_step",
+                workers=workers,
+                kwargs={"formats": [32, 16, 11, 9, 8], "shapes": shapes},
+                timeout=120,
+            )
+            for bits in (32, 16, 11, 9, 8):
+                sent = np.mean([result[bits] for result in results])
+                self.assertAllClose(sent, 2 * (workers - 1) / workers * elements * bits / 8, rtol=0.05, msg=f"{bits}")
+
 
 if __name__ == "__main__":
     tf.test.main()

@@ -1,10 +1,12 @@
 """What the worker processes of exchange_test.py do."""
 
+import time
+
 import numpy as np
 import tensorflow as tf
 
 import tf_epgc
-from tests.distributed import harness
+from tf_epgc.wire_counter import WireCounter
 
 #: Shapes and dtypes of one replica's dense gradients: large and small, odd sizes, empty, a scalar, each dtype.
 DENSE = [
@@ -19,6 +21,9 @@ DENSE = [
     ((9,), "float64"),
     ((2, 3000), "float32"),
 ]
+#: A worker is done with a step when it has received all; what it sends may still be on its way.
+_SETTLE_SECONDS = 0.5
+
 #: (rows, columns) of the variables whose gradients are sparse.
 SPARSE = [(50, 64), (20, 8)]
 
@@ -108,5 +113,27 @@ def _simulate(replicas, options, op="SUM", special=None, rows=None, steps=1):
     return to_numpy(tf_epgc.simulate_all_reduce(by_replica, reduce_op=op, seed=7, step=steps - 1, **options))
 
 
-def index():
-    return harness.worker_index()
+def bytes_of_a_step(formats, shapes):
+    """Bytes that this worker's sockets sent in one training step of a model with `shapes`, by format."""
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=32)
+    with strategy.scope():
+        variables = [tf.Variable(tf.ones(shape)) for shape in shapes]
+    counter = WireCounter()
+    sent = {}
+    for bits in formats:
+
+        def replica_fn(bits=bits):
+            context = tf.distribute.get_replica_context()
+            values = [v * 1e-3 for v in variables]
+            reduced = context.all_reduce("SUM", values, options=tf_epgc.GradientOptions(bits=bits))
+            for variable, gradient in zip(variables, reduced, strict=True):
+                variable.assign_sub(gradient)
+
+        step = tf.function(lambda fn=replica_fn: strategy.run(fn))
+        step()
+        time.sleep(_SETTLE_SECONDS)
+        before = counter.bytes_sent()
+        step()
+        time.sleep(_SETTLE_SECONDS)
+        sent[bits] = counter.bytes_sent() - before
+    return sent
