@@ -16,7 +16,7 @@ _HALF_NAN = 0x7E00
 # --- Section 1: codes ---
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def magnitudes(bits):
     """Returns the values of the codes 0, 1, ... without sign, the last one standing for infinity (float64).
 
@@ -234,7 +234,7 @@ def unpack(packed, shapes, dtypes, bits, scaling):
     values = np.concatenate([decode_shard(row, size, bits, scaling) for row in packed])
     tensors, start = [], 0
     with np.errstate(over="ignore", invalid="ignore"):
-        for shape, dtype, count in zip(shapes, dtypes, sizes):
+        for shape, dtype, count in zip(shapes, dtypes, sizes, strict=True):
             tensors.append(values[start : start + count].astype(dtype).reshape(shape))
             start += count
     return tensors

@@ -13,7 +13,8 @@ Arguments that several functions share:
 * `threads`: how many threads share the work. It does not change the result.
 
 Arrays may be float32, float16, float64 or `ml_dtypes.bfloat16`, of any shape. Wrong values raise `ValueError`, wrong
-types `TypeError`, and an environment variable `EPGC_FORCE_ISA` that names no instruction set of this CPU `RuntimeError`.
+types `TypeError`; `RuntimeError` means that the environment variable `EPGC_FORCE_ISA` names no instruction set of this
+CPU.
 """
 
 from __future__ import annotations

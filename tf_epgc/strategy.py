@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 
 import tensorflow as tf
 
@@ -12,6 +12,9 @@ from tf_epgc.extended import EPGCExtended
 from tf_epgc.formats import CodecConfig
 from tf_epgc.options import ExchangeOptions
 from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS
+
+#: Where each strategy of this process begins to number its groups; all workers make the same strategies in the same order.
+_key_bases = itertools.count(0, 1000)
 
 
 class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
@@ -73,6 +76,8 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         codec = CodecConfig(bits, rounding, scaling, seed)
         config = ExchangeConfig(codec, min_elements, options.bytes_per_pack or DEFAULT_BYTES_PER_PACK)
         self._config = config
+        # Collectives of two strategies in one process must not meet under one key.
+        self._collective_key_base = next(_key_bases)
         # What `MultiWorkerMirroredStrategy.__init__` does, with our implementation in place of its own.
         tf.distribute.Strategy.__init__(
             self, EPGCExtended(self, config, bool(simulate), cluster_resolver, ExchangeOptions.wrap(options))

@@ -441,18 +441,19 @@ def bn_renorm(k):
     return k.fit(k.model(with_layer(lambda k: k.layers.BatchNormalization(renorm=True))), *regression())
 
 
-# 33 samples: one replica gets nothing of the last batch. Keras 3 divides zero by zero there (in the library itself).
-@case("batchnorm", tolerance=None, libraries=("tf_keras",))
+# 33 samples: one replica gets nothing of the last batch, whose one sample throws training back, also in one process.
+# Keras 3's BatchNormalization divides zero by zero there, whatever the strategy.
+@case("batchnorm", tolerance=None, trains=False, libraries=("tf_keras",))
 def empty_bn(k):
     return k.fit(k.model(with_layer(lambda k: k.layers.BatchNormalization())), *regression(33))
 
 
-@case("batchnorm", tolerance=None)
+@case("batchnorm", tolerance=None, trains=False)
 def empty_syncbn(k):
     return k.fit(k.model(with_layer(lambda k: k.layers.BatchNormalization(synchronized=True))), *regression(33))
 
 
-@case("batchnorm", tolerance=None)
+@case("batchnorm", tolerance=None, trains=False)
 def empty_ln(k):
     return k.fit(k.model(with_layer(lambda k: k.layers.LayerNormalization())), *regression(33))
 

@@ -38,7 +38,7 @@ def _edge_mantissas(dropped):
     return np.unique(np.clip(mantissas, 0, 0x7FFFFF))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def edge_values(bits):
     """Returns float32 values of every exponent and both signs around all that rounding can trip over."""
     mantissas = _edge_mantissas(DROPPED.get(bits, 13))
@@ -46,7 +46,7 @@ def edge_values(bits):
     return floats(np.concatenate([magnitudes, magnitudes | 1 << 31]).astype(np.uint32))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def random_patterns(size, seed=0):
     """Returns float32 values of all kinds, NaNs included."""
     return floats(np.random.default_rng(seed).integers(0, 2**32, size, np.uint64).astype(np.uint32))

@@ -23,7 +23,7 @@ def run_with(forced, program=REPORT):
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     if forced is not None:
         environment["EPGC_FORCE_ISA"] = forced
-    command = [sys.executable, *(["-S"] if sys.flags.no_site else []), "-c", program]
+    command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -15,12 +15,12 @@ every_coded_format = pytest.mark.parametrize("bits", cases.CODED_BITS)
 every_rounding = pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def expected_pack(kind, bits, rounding):
     return reference.pack([inputs(kind, bits)], 1, bits, rounding, "none", seed=7)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def inputs(kind, bits):
     every_16_bits = np.arange(1 << 16).astype(np.uint16)
     return {

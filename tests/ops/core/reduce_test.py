@@ -15,7 +15,7 @@ formats_and_scalings = pytest.mark.parametrize(
 every_rounding = pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def rows_of(kind, count, size, bits, scaling):
     """Returns `count` encoded shards of `size` values."""
     make = {"gradients": cases.gradients, "patterns": cases.random_patterns}[kind]

@@ -11,7 +11,6 @@ every_scaled_format = pytest.mark.parametrize("bits", cases.CODED_BITS)
 every_rounding = pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 
 
-
 def shift_of_block(values, bits=8):
     """Returns the shift of a pack of one block."""
     word = _core.pack([np.asarray(values, np.float32)], 1, bits, "nearest", "block")[0, 0]

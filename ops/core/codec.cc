@@ -1,0 +1,204 @@
+#include "ops/core/codec.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/core/dispatch.h"
+#include "ops/core/format.h"
+#include "ops/core/fp_environment.h"
+#include "ops/core/kernels.h"
+#include "ops/core/random.h"
+#include "ops/core/tensor_cursor.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "The wire format is little-endian, and so must the machine be."
+#endif
+
+namespace epgc {
+namespace {
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+// Where a block lies.
+struct Block {
+  int64_t first;         // its first value, counted from the start of the pack
+  int64_t size;          // values; a multiple of kGroupSize
+  int64_t shift_offset;  // bytes from the start of the packed words to its shift
+  int64_t shift_bytes;   // 1, or more for the last block of a shard, which owns the padding
+  int64_t word_offset;   // words from there to its first group
+};
+
+Block LocateBlock(const ShardLayout& layout, int bits, int64_t number) {
+  const int64_t shard = number / layout.shard_blocks;
+  const int64_t in_shard = number % layout.shard_blocks;
+  const int64_t words_before = shard * layout.shard_words;
+  const int64_t values_before = in_shard * kBlockSize;
+  Block block;
+  block.first = shard * layout.shard_elements + values_before;
+  block.size = std::min(kBlockSize, layout.shard_elements - values_before);
+  block.shift_offset = words_before * 4 + in_shard;
+  block.shift_bytes = in_shard + 1 == layout.shard_blocks ? layout.shift_words * 4 - in_shard : 1;
+  block.word_offset = words_before + layout.shift_words + in_shard * kGroupsPerBlock * bits;
+  return block;
+}
+
+// The kernels and constants of one pass.
+class Coder {
+ public:
+  explicit Coder(const CodecOptions& options)
+      : kernels_(*ActiveKernels()),
+        encode_(kernels_.encode[FormatIndex(options.bits)][static_cast<int>(options.rounding)]),
+        decode_(kernels_.decode[FormatIndex(options.bits)]),
+        decode_add_(kernels_.decode_add[FormatIndex(options.bits)]),
+        scaled_(options.scaling == Scaling::kBlock),
+        key_(MakeRandomKey(options.seed, options.step, options.stream)) {}
+
+  const KernelTable& kernels() const { return kernels_; }
+
+  // Codes `size` values whose first has the index `index` in the random stream, and returns their shift.
+  int Encode(const float* values, int64_t size, int64_t index, uint32_t* words) const {
+    const int shift = scaled_ ? BlockShift(kernels_.largest_finite(values, size)) : 0;
+    encode_(values, size / kGroupSize, PowerOfTwo(shift), key_, static_cast<uint64_t>(index), words);
+    return shift;
+  }
+
+  void Decode(const uint32_t* words, int64_t size, int shift, float* values) const {
+    decode_(words, size / kGroupSize, PowerOfTwo(-shift), values);
+  }
+
+  void DecodeAdd(const uint32_t* words, int64_t size, int shift, float* values) const {
+    decode_add_(words, size / kGroupSize, PowerOfTwo(-shift), values);
+  }
+
+  // The same for a block in its place among packed words.
+  void EncodeBlock(const float* values, const Block& block, int64_t index, uint32_t* packed) const {
+    const int shift = Encode(values, block.size, index, packed + block.word_offset);
+    if (!scaled_) return;
+    char* shifts = reinterpret_cast<char*>(packed) + block.shift_offset;
+    std::memset(shifts, 0, static_cast<size_t>(block.shift_bytes));
+    *shifts = static_cast<char>(shift);
+  }
+
+  void DecodeBlock(const uint32_t* packed, const Block& block, float* values) const {
+    Decode(packed + block.word_offset, block.size, ShiftOf(packed, block), values);
+  }
+
+  void DecodeAddBlock(const uint32_t* packed, const Block& block, float* values) const {
+    DecodeAdd(packed + block.word_offset, block.size, ShiftOf(packed, block), values);
+  }
+
+ private:
+  // Clamped, because the byte may come from a stranger and must not become an invalid factor.
+  int ShiftOf(const uint32_t* packed, const Block& block) const {
+    if (!scaled_) return 0;
+    const int shift = static_cast<int8_t>(reinterpret_cast<const char*>(packed)[block.shift_offset]);
+    return std::max(-113, std::min(126, shift));
+  }
+
+  const KernelTable& kernels_;
+  const EncodeKernel encode_;
+  const DecodeKernel decode_;
+  const DecodeKernel decode_add_;
+  const bool scaled_;
+  const RandomKey key_;
+};
+
+// out = decode(encode(in)), which may be the same; `size` is a multiple of kGroupSize.
+void QuantizeBlock(const Coder& coder, const float* in, int64_t size, int64_t index, float* out) {
+  uint32_t words[kBlockSize];
+  const int shift = coder.Encode(in, size, index, words);
+  coder.Decode(words, size, shift, out);
+}
+
+}  // namespace
+
+bool IsSupportedBits(int bits) { return FormatIndex(bits) >= 0; }
+
+ShardLayout MakeShardLayout(int64_t elements, int64_t shards, const CodecOptions& options) {
+  return MakeShardLayoutOfSize(CeilDiv(CeilDiv(elements, shards), kGroupSize) * kGroupSize, shards, options);
+}
+
+ShardLayout MakeShardLayoutOfSize(int64_t shard_elements, int64_t shards, const CodecOptions& options) {
+  ShardLayout layout;
+  layout.shards = shards;
+  layout.shard_elements = shard_elements;
+  layout.shard_blocks = CeilDiv(shard_elements, kBlockSize);
+  layout.shift_words = options.scaling == Scaling::kBlock ? CeilDiv(layout.shard_blocks, 4) : 0;
+  layout.shard_words = layout.shift_words + shard_elements / kGroupSize * options.bits;
+  return layout;
+}
+
+void Pack(const CodecOptions& options, const ShardLayout& layout, const ConstTensor* tensors, int64_t num_tensors,
+          int64_t first_block, int64_t last_block, uint32_t* out) {
+  if (first_block >= last_block) return;
+  const ScopedIeeeEnvironment ieee;
+  const Coder coder(options);
+  const int64_t start = LocateBlock(layout, options.bits, first_block).first;
+  TensorCursor<ConstTensor> cursor(tensors, num_tensors, start);
+  alignas(64) float scratch[kBlockSize];
+  for (int64_t number = first_block; number < last_block; ++number) {
+    const Block block = LocateBlock(layout, options.bits, number);
+    const float* values = cursor.TakeDirect(block.size);
+    if (values == nullptr) {
+      cursor.Gather(coder.kernels(), block.size, scratch);
+      values = scratch;
+    }
+    coder.EncodeBlock(values, block, block.first, out);
+  }
+}
+
+void Reduce(const CodecOptions& options, const ShardLayout& layout, const uint32_t* rows, int64_t num_rows, float scale,
+            int64_t first_block, int64_t last_block, uint32_t* out) {
+  if (first_block >= last_block) return;
+  const ScopedIeeeEnvironment ieee;
+  const Coder coder(options);
+  alignas(64) float sum[kBlockSize] = {};
+  for (int64_t number = first_block; number < last_block; ++number) {
+    const Block block = LocateBlock(layout, options.bits, number);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const uint32_t* packed = rows + row * layout.shard_words;
+      if (row == 0) coder.DecodeBlock(packed, block, sum);
+      if (row != 0) coder.DecodeAddBlock(packed, block, sum);
+    }
+    coder.kernels().multiply(sum, block.size, scale);
+    coder.EncodeBlock(sum, block, block.first, out);
+  }
+}
+
+void Unpack(const CodecOptions& options, const ShardLayout& layout, const uint32_t* packed,
+            const MutableTensor* tensors, int64_t num_tensors, int64_t first_block, int64_t last_block) {
+  if (first_block >= last_block) return;
+  const ScopedIeeeEnvironment ieee;
+  const Coder coder(options);
+  const int64_t start = LocateBlock(layout, options.bits, first_block).first;
+  TensorCursor<MutableTensor> cursor(tensors, num_tensors, start);
+  alignas(64) float scratch[kBlockSize];
+  for (int64_t number = first_block; number < last_block && !cursor.AtEnd(); ++number) {
+    const Block block = LocateBlock(layout, options.bits, number);
+    float* direct = cursor.TakeDirect(block.size);
+    coder.DecodeBlock(packed, block, direct != nullptr ? direct : scratch);
+    if (direct == nullptr) cursor.Scatter(coder.kernels(), block.size, scratch);
+  }
+}
+
+void Quantize(const CodecOptions& options, ConstTensor in, MutableTensor out, int64_t first_block, int64_t last_block) {
+  if (first_block >= last_block) return;
+  const ScopedIeeeEnvironment ieee;
+  const Coder coder(options);
+  TensorCursor<ConstTensor> source(&in, 1, first_block * kBlockSize);
+  TensorCursor<MutableTensor> target(&out, 1, first_block * kBlockSize);
+  alignas(64) float scratch[kBlockSize];
+  for (int64_t number = first_block; number < last_block; ++number) {
+    const int64_t left = std::min(kBlockSize, in.size - number * kBlockSize);
+    const int64_t size = CeilDiv(left, kGroupSize) * kGroupSize;
+    const float* values = source.TakeDirect(size);
+    float* direct = target.TakeDirect(size);
+    if (values == nullptr) source.Gather(coder.kernels(), size, scratch);
+    QuantizeBlock(coder, values != nullptr ? values : scratch, size, number * kBlockSize,
+                  direct != nullptr ? direct : scratch);
+    if (direct == nullptr) target.Scatter(coder.kernels(), size, scratch);
+  }
+}
+
+}  // namespace epgc

@@ -1,0 +1,88 @@
+// The table of kernels that each instruction set fills in. A kernel works on whole groups of float32 values, at most
+// one block of them, in whatever cache they lie; codec.cc brings the values there.
+//
+// Kernels expect the float environment of fp_environment.h. Pointers are aligned to their element's size.
+#ifndef EPGC_OPS_CORE_KERNELS_H_
+#define EPGC_OPS_CORE_KERNELS_H_
+
+#include <cstdint>
+
+#include "ops/core/codec.h"
+#include "ops/core/format.h"
+#include "ops/core/random.h"
+
+namespace epgc {
+
+// Multiplies `groups` * 32 values by `factor`, a power of two, and writes their codes. `index` is the first value's, a
+// multiple of 32; it and `key` matter to stochastic rounding only.
+using EncodeKernel = void (*)(const float* values, int64_t groups, float factor, RandomKey key, uint64_t index,
+                              uint32_t* words);
+
+// Decodes `groups` groups, multiplies by `factor` and stores the values, or adds them to what `values` holds.
+using DecodeKernel = void (*)(const uint32_t* words, int64_t groups, float factor, float* values);
+
+// These fetch what is needed some blocks later, so that memory does not idle while a cached block is worked on.
+// The distances are measured. Beyond the end of a buffer they do nothing.
+inline void PrefetchValues(const float* group) {
+#if defined(__GNUC__)
+  const char* ahead = reinterpret_cast<const char*>(group) + 3 * kBlockSize * static_cast<int64_t>(sizeof(float));
+  __builtin_prefetch(ahead);
+  __builtin_prefetch(ahead + 64);
+#endif
+}
+
+// Of a reduce's many rows each is a stream too short for the CPU to follow by itself.
+template <int kBits>
+inline void PrefetchWords(const uint32_t* group) {
+#if defined(__GNUC__)
+  __builtin_prefetch(reinterpret_cast<const char*>(group) + kGroupsPerBlock * kBits * 4);
+#endif
+}
+
+struct KernelTable {
+  const char* name;
+  EncodeKernel encode[kNumFormats][kNumRoundings];  // [FormatIndex(bits)][rounding]
+  DecodeKernel decode[kNumFormats];
+  DecodeKernel decode_add[kNumFormats];
+  // Pattern of the largest finite magnitude of `size` values, a multiple of 32; 0 if there is none.
+  uint32_t (*largest_finite)(const float* values, int64_t size);
+  // values[i] *= factor; `size` is a multiple of 32.
+  void (*multiply)(float* values, int64_t size, float factor);
+  // Copies `size` elements, with conversion; by DType. The buffers of the other type may have any alignment.
+  void (*to_float[4])(const void* in, int64_t size, float* out);
+  void (*from_float[4])(const float* in, int64_t size, void* out);
+};
+
+// nullptr where the library is built for another architecture.
+const KernelTable* ScalarKernels();
+const KernelTable* Avx2Kernels();
+const KernelTable* Avx512Kernels();
+
+// Fills a table from the static members that each instruction set's class has: Encode<bits, rounding>, Decode<bits,
+// add>, LargestFinite, Multiply, ToFloat<dtype>, FromFloat<dtype>.
+template <typename Isa>
+constexpr KernelTable MakeKernelTable(const char* name) {
+  constexpr auto kT = Rounding::kTruncate;
+  constexpr auto kN = Rounding::kNearest;
+  constexpr auto kS = Rounding::kStochastic;
+  return {name,
+          {{&Isa::template Encode<8, kT>, &Isa::template Encode<8, kN>, &Isa::template Encode<8, kS>},
+           {&Isa::template Encode<9, kT>, &Isa::template Encode<9, kN>, &Isa::template Encode<9, kS>},
+           {&Isa::template Encode<11, kT>, &Isa::template Encode<11, kN>, &Isa::template Encode<11, kS>},
+           {&Isa::template Encode<16, kT>, &Isa::template Encode<16, kN>, &Isa::template Encode<16, kS>},
+           {&Isa::template Encode<32, kT>, &Isa::template Encode<32, kT>, &Isa::template Encode<32, kT>}},
+          {&Isa::template Decode<8, false>, &Isa::template Decode<9, false>, &Isa::template Decode<11, false>,
+           &Isa::template Decode<16, false>, &Isa::template Decode<32, false>},
+          {&Isa::template Decode<8, true>, &Isa::template Decode<9, true>, &Isa::template Decode<11, true>,
+           &Isa::template Decode<16, true>, &Isa::template Decode<32, true>},
+          &Isa::LargestFinite,
+          &Isa::Multiply,
+          {&Isa::template ToFloat<DType::kFloat32>, &Isa::template ToFloat<DType::kFloat16>,
+           &Isa::template ToFloat<DType::kBFloat16>, &Isa::template ToFloat<DType::kFloat64>},
+          {&Isa::template FromFloat<DType::kFloat32>, &Isa::template FromFloat<DType::kFloat16>,
+           &Isa::template FromFloat<DType::kBFloat16>, &Isa::template FromFloat<DType::kFloat64>}};
+}
+
+}  // namespace epgc
+
+#endif  // EPGC_OPS_CORE_KERNELS_H_
