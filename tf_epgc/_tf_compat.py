@@ -21,7 +21,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
-from tensorflow.python.ops import collective_ops, resource_variable_ops
+from tensorflow.python.ops import collective_ops, control_flow_util, resource_variable_ops
 
 #: The strategy's implementation, whose methods the hooks override.
 CollectiveAllReduceExtended = collective_all_reduce_strategy.CollectiveAllReduceExtended
@@ -48,6 +48,11 @@ def in_nested_graph_of_replica() -> bool:
     return tf_ops.get_default_graph() != thread.graph
 
 
+def in_xla() -> bool:
+    """Whether what is being traced will be compiled by XLA."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph())
+
+
 def called_from(function_name: str, depth: int = 2) -> bool:
     """Whether the function that called our caller has this name."""
     return sys._getframe(depth).f_code.co_name == function_name
@@ -61,6 +66,41 @@ def plain_variable(initial_value, dtype, device: str):
 
 def is_gpu(device: str) -> bool:
     return tf.DeviceSpec.from_string(device).device_type == "GPU"
+
+
+class _Launcher(cross_device_utils.CollectiveReplicaLauncher):
+    """TensorFlow's launcher, which also works in a function that is called inside of control flow.
+
+    A collective's instance key is fed when the outermost function is called, except where a function is called by a
+    branch or a loop's body, as Keras 3 does with `steps_per_execution`: there nobody feeds it, and a key of the graph's
+    own has to do.
+    """
+
+    def _next_instance_key(self):
+        if not _is_called_in_control_flow(tf_ops.get_default_graph()):
+            return super()._next_instance_key()
+        key = self._collective_keys.get_instance_key(self._group_key, self._device)
+        with tf.device("CPU:0"):
+            return tf.constant(key, tf.int32)
+
+
+def _is_called_in_control_flow(graph) -> bool:
+    """Whether a function's graph, not a branch itself, has a branch or a loop's body around it."""
+    while getattr(graph, "is_control_flow_graph", False):
+        graph = graph.outer_graph
+    while graph is not None:
+        graph = getattr(graph, "outer_graph", None)
+        if getattr(graph, "is_control_flow_graph", False):
+            return True
+    return False
+
+
+def use_static_keys_in_loops(all_reduce: CollectiveAllReduce) -> None:
+    """Gives cross-device ops launchers that work in functions called by control flow."""
+    all_reduce._launchers = [
+        _Launcher(old._group_key, old._group_size, old._collective_keys, old._device, old._options)
+        for old in all_reduce._launchers
+    ]
 
 
 def make_launcher(device: str, group_size: int, group_key: int):

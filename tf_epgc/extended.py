@@ -10,13 +10,17 @@ from tf_epgc._tf_compat import (
     Collectives,
     CommunicationOptions,
     in_nested_graph_of_replica,
+    in_xla,
+    is_gpu,
     make_launcher,
+    use_static_keys_in_loops,
 )
 from tf_epgc.cross_device_ops import EPGCAllReduce
 from tf_epgc.exchange import ExchangeConfig, check_gradients
 from tf_epgc.formats import PROTOCOL_VERSION
 from tf_epgc.gradients import TrainableVariables, are_gradients
 from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_variables, describe_variable
+from tf_epgc.initial_values import CARRIERS, Carried, with_own_seed
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
 from tf_epgc.version import __version__
 
@@ -66,6 +70,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
                 CommunicationOptions(timeout_seconds=self._handshake_seconds),
             )
             compare_settings(self._gather_from_workers, self._settings())
+        use_static_keys_in_loops(self._host_cross_device_ops)
         self._cross_device_ops = EPGCAllReduce(
             self._config,
             self._simulate,
@@ -75,6 +80,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
             options=self._communication_options,
             collective_keys=self._collective_keys,
         )
+        use_static_keys_in_loops(self._cross_device_ops)
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         """Uses every logical CPU where there is no accelerator; TensorFlow would use the first one only."""
@@ -113,31 +119,27 @@ class EPGCExtended(CollectiveAllReduceExtended):
     # Variables.
 
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
-        """Names the variable where the workers' broadcast of its initial value fails."""
-        shapes = []
-        initial_value = kwargs.get("initial_value")
-
-        def recorded():
-            value = initial_value() if callable(initial_value) else initial_value
-            shapes.append(tf.TensorShape(getattr(value, "shape", None)))
-            return value
-
-        kwargs["initial_value"] = recorded
+        """TensorFlow's broadcast for every dtype; if it fails, the error names the variable."""
+        name = kwargs.get("name")
+        if self._num_workers == 1 or replica_id > 0:
+            local = super()._get_variable_creator_initial_value(replica_id, device, primary_var, **kwargs)
+            return with_own_seed(name, local, replica_id)
+        carried = Carried(kwargs.pop("initial_value"), kwargs.pop("dtype", None))
         broadcast = super()._get_variable_creator_initial_value(
-            replica_id=replica_id, device=device, primary_var=primary_var, **kwargs
+            replica_id, device, primary_var, initial_value=carried, **kwargs
         )
 
         def initial_value_fn():
             try:
-                return broadcast()
+                return carried.unwrap(broadcast())
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as e:
                 raise WorkerMismatchError(
-                    f"The workers built different models: variable {len(self._variables)}, {kwargs.get('name')} of shape "
-                    f"{shapes[0]} on worker {self._id_in_cluster}, is another one elsewhere ({e.message}). Every "
+                    f"The workers built different models: variable {len(self._variables)}, {name} of shape "
+                    f"{carried.shape} on worker {self._id_in_cluster}, is another one elsewhere ({e.message}). Every "
                     "worker must create the same variables in the same order."
                 ) from e
 
-        return initial_value_fn
+        return with_own_seed(name, initial_value_fn, self._id_in_cluster * self._num_devices_per_worker)
 
     def _create_variable(self, next_creator, **kwargs):
         if _is_moving_statistic(kwargs):
@@ -174,16 +176,40 @@ class EPGCExtended(CollectiveAllReduceExtended):
         """Without `merge_call` inside control flow, which it cannot leave: gradient accumulation all-reduces there."""
         return super()._use_merge_call() and not in_nested_graph_of_replica()
 
+    def _gather_to_implementation(self, value, destinations, axis, options):
+        """TensorFlow's all-gather for more dtypes than its collective has."""
+        own = self._local(value).dtype
+        carrier = CARRIERS.get(own, tf.int32 if own == tf.bool else own)
+        if carrier == own:
+            return super()._gather_to_implementation(value, destinations, axis, options)
+        cast = tf.nest.map_structure(lambda v: tf.cast(v, carrier), value, expand_composites=True)
+        gathered = super()._gather_to_implementation(cast, destinations, axis, options)
+        return tf.nest.map_structure(lambda v: tf.cast(v, own), gathered, expand_composites=True)
+
+    def _reduce_to(self, reduce_op, value, destinations, options):
+        self._refuse_xla()
+        return super()._reduce_to(reduce_op, value, destinations, options)
+
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
+        self._refuse_xla()
         values = [self._local(value) for value, _ in value_destination_pairs]
         destinations = [destination for _, destination in value_destination_pairs]
         options = self._mark(reduce_op, values, destinations, options)
         return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
+        self._refuse_xla()
         options = self._mark(reduce_op, tf.nest.flatten(value), (), options)
         # The cross-device ops are called directly here, so that the strategy's own options must be merged in.
         return super()._replica_ctx_all_reduce(reduce_op, value, self._communication_options.merge(options))
+
+    def _refuse_xla(self):
+        """XLA has no collectives for CPUs, and would say so only when the step runs."""
+        if in_xla() and not all(map(is_gpu, self._devices)):
+            raise ValueError(
+                "jit_compile=True would have XLA compile an all-reduce between CPUs, which it cannot; use "
+                "jit_compile=False, or jit-compile only functions that do not reach the optimizer."
+            )
 
     def _local(self, value):
         """The first local replica's part of a value."""
