@@ -132,11 +132,11 @@ class EPGCExtended(CollectiveAllReduceExtended):
         def initial_value_fn():
             try:
                 return carried.unwrap(broadcast())
-            except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as e:
+            except (tf.errors.InvalidArgumentError, tf.errors.InternalError, tf.errors.UnavailableError) as e:
                 raise WorkerMismatchError(
-                    f"The workers built different models: variable {len(self._variables)}, {name} of shape "
-                    f"{carried.shape} on worker {self._id_in_cluster}, is another one elsewhere ({e.message}). Every "
-                    "worker must create the same variables in the same order."
+                    f"Worker {self._id_in_cluster} could not share variable {len(self._variables)}, {name} of shape "
+                    f"{carried.shape}: another worker made another variable there, or has ended. Every worker must create "
+                    f"the same variables in the same order. TensorFlow says: {e.message}"
                 ) from e
 
         return with_own_seed(name, initial_value_fn, self._id_in_cluster * self._num_devices_per_worker)

@@ -56,7 +56,12 @@ def _optimizer(keras, accumulate):
     return keras.optimizers.SGD(0.01, **arguments)
 
 
-def keras_calls(library, model="plain", accumulate=False):
+def keras_calls(library, cases):
+    """What `_keras_calls` records for each case, a dict of its arguments."""
+    return [_keras_calls(library, **case) for case in cases]
+
+
+def _keras_calls(library, model="plain", accumulate=False):
     """Fit, evaluate and predict; returns the recorded calls and the shapes of the gradients that there must be."""
     keras = importlib.import_module(library)
     strategy = tf_epgc.EPGCMirroredStrategy(bits=11, min_elements=MIN_ELEMENTS)

@@ -7,7 +7,6 @@ from absl.testing import parameterized
 
 from tests.distributed.harness import run_workers
 
-LIBRARIES = ("keras", "tf_keras")
 MODELS = ("plain", "batch_norm", "sync_batch_norm", "embedding", "ambiguous")
 
 
@@ -18,12 +17,14 @@ def run(function, **kwargs):
 
 
 class KerasTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.product(library=LIBRARIES, model=MODELS)
-    def test_only_gradients(self, library, model):
-        self.check(*run("keras_calls", library=library, model=model))
-
-    def test_accumulated_gradients(self):
-        self.check(*run("keras_calls", library="keras", accumulate=True))
+    @parameterized.parameters("keras", "tf_keras")
+    def test_only_gradients(self, library):
+        cases = [{"model": model} for model in MODELS]
+        if library == "keras":
+            cases.append({"accumulate": True})
+        for case, (calls, variables) in zip(cases, run("keras_calls", library=library, cases=cases), strict=True):
+            with self.subTest(**case):
+                self.check(calls, variables)
 
     def check(self, calls, variables):
         coded = [values for marked, _, values in calls if marked]

@@ -44,9 +44,7 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
                 self.assertIn(text, failure.message)
 
     @parameterized.parameters(
-        ({"bits": 11}, {"bits": 8}, "bits (worker 0 has 11, worker 1 has 8)"),
-        ({"rounding": "nearest"}, {"rounding": "truncate"}, "rounding (worker 0 has 'nearest', worker 1 has 'truncate')"),
-        ({"bits": 32}, {"bits": 16}, "bits (worker 0 has 32, worker 1 has 16)"),
+        ({"bits": 32}, {"bits": 8}, "bits (worker 0 has 32, worker 1 has 8)"),
         ({"min_elements": 1}, {"scaling": "none"}, "scaling (worker 0 has 'block', worker 1 has 'none')"),
     )
     def test_settings(self, first, second, text):
@@ -59,7 +57,7 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
         failures = run_workers(WORKERS + "devices", expect_failure=True, timeout=60)
         self.check(failures, "devices (worker 0 has 1, worker 1 has 2)")
 
-    @parameterized.parameters("dataset", "run", "function")
+    @parameterized.parameters("dataset", "function")
     def test_order_of_variables(self, through):
         failures = run_workers(
             WORKERS + "variables", kwargs={"kind": "order", "through": through}, expect_failure=True, timeout=60
@@ -70,8 +68,8 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
         failures = run_workers(
             WORKERS + "variables", kwargs={"kind": "shape", "through": "run"}, expect_failure=True, timeout=60
         )
-        self.check(failures[:1], "variable 1, b of shape (4, 3) on worker 0")
-        self.check(failures[1:], "variable 1, b of shape (4, 5) on worker 1")
+        self.check(failures[:1], "Worker 0 could not share variable 1, b of shape (4, 3)")
+        self.check(failures[1:], "Worker 1 could not share variable 1, b of shape (4, 5)")
 
     def test_missing_variable(self):
         failures = run_workers(

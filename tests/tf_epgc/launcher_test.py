@@ -142,8 +142,8 @@ def test_timeout_names_who_was_running_and_shows_the_last_lines():
         print('step', index, flush=True)
         time.sleep(600 * index)
     """
-    with pytest.raises(launcher.LaunchTimeout, match=r"not done after 1 s: worker 1 of 2 still running") as caught:
-        launcher.launch(python(code), workers=2, timeout=1)
+    with pytest.raises(launcher.LaunchTimeout, match=r"not done after 3 s: worker 1 of 2 still running") as caught:
+        launcher.launch(python(code), workers=2, timeout=3)
     assert "Last lines of worker 1:\n  step 1" in str(caught.value)
     assert caught.value.running == (1,)
     assert [result.returncode for result in caught.value.results] == [0, -signal.SIGKILL]
@@ -157,7 +157,7 @@ def test_timeout_without_any_output():
 def test_timeout_ends_children_of_workers_too():
     code = textwrap.dedent(GRANDCHILD.replace("{os.getpid()}", "os.getpid()")) + "time.sleep(600)"
     with pytest.raises(launcher.LaunchTimeout) as caught:
-        launcher.launch(python(code), workers=2, timeout=2)
+        launcher.launch(python(code), workers=2, timeout=4)
     pids = [pid for result in caught.value.results for pid in printed_pids(result.output)]
     assert len(pids) == 4
     assert wait_until_dead(pids) == []
