@@ -146,8 +146,6 @@ class WireCounter:
         return sum(entry.bytes_received for entry in self._seen.values())
 
     def _look(self):
-        # The process' sockets first: one that is opened in between is then missed until the next look, while the
-        # other order would take a socket that got the inode of a closed one.
         inodes = _socket_inodes(self._pid)
         for entry in tcp_traffic(self._ports):
             if entry.inode in inodes:

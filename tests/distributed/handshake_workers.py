@@ -58,3 +58,14 @@ def same_models_one_after_another():
 
         results.append(step().numpy())
     return results
+
+
+def gradient_shapes():
+    """Gradients whose shape depends on the worker, in a loop of the user's own."""
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+
+    def replica_fn():
+        gradient = tf.ones([4000 + 1000 * worker_index()])
+        return tf.distribute.get_replica_context().all_reduce("SUM", [gradient], options=tf_epgc.GradientOptions())
+
+    strategy.run(tf.function(replica_fn))

@@ -39,12 +39,12 @@ class Case:
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     def model(self, optimizer=None, policy="float32", layers=None, loss="mse", seed=1):
-        """A compiled model; `optimizer` is a function, called in the scope."""
+        """A compiled model; `optimizer` and `layers` are functions, called in the scope."""
         self.keras.utils.set_random_seed(seed)
         self.set_policy(policy)
         with self.scope():
-            layers = layers or [self.keras.layers.Dense(16, activation="relu"), self.keras.layers.Dense(CLASSES)]
-            model = self.keras.Sequential([self.keras.layers.Input((FEATURES,)), *layers])
+            layers = layers or (lambda: [self.keras.layers.Dense(16, activation="relu"), self.keras.layers.Dense(CLASSES)])
+            model = self.keras.Sequential([self.keras.layers.Input((FEATURES,)), *layers()])
             if optimizer:
                 model.compile(optimizer(), loss=loss)
         return model
@@ -191,27 +191,24 @@ def train_step(case, model, optimizer=None, apply=None):
     return lambda batch: strategy.run(one_replica, args=batch)
 
 
-def bad_steps(library, kind="epgc", bits=11):
-    """Overflow on one worker, in every way it can come."""
-    case = Case(library, make_strategy(kind, bits))
+def bad_steps(library, kind="epgc", only=None):
+    """Overflow on one replica, in every way it can come, or in those named by `only`."""
+    case = Case(library, make_strategy(kind))
     runs = {
         "fit_inf": lambda: fit_with_bad_step(case),
         "fit_nan": lambda: fit_with_bad_step(case, value=np.nan, bad=(1, 4)),
         "fit_mixed_float16": lambda: fit_with_bad_step(case, "mixed_float16"),
         "fit_eager": lambda: fit_with_bad_step(case, eager=True),
         "loop_nan": lambda: loop_with_bad_step(case),
-        "loop_inf": lambda: loop_with_bad_step(case, value=-np.inf),
-        "loop_mixed_float16": lambda: loop_with_bad_step(case, "mixed_float16"),
+        "loop_mixed_float16": lambda: loop_with_bad_step(case, "mixed_float16", -np.inf),
         "loop_eager": lambda: loop_with_bad_step(case, compiled=False),
     }
     if case.is_keras3:
         runs["fit_float16"] = lambda: fit_with_bad_step(case, "float16")
         runs["fit_bfloat16"] = lambda: fit_with_bad_step(case, "bfloat16")
         runs["fit_accumulated"] = lambda: fit_with_bad_step(case, accumulate=2)
-        runs["fit_accumulated_eager"] = lambda: fit_with_bad_step(case, accumulate=2, eager=True)
-        runs["loop_accumulated"] = lambda: loop_with_bad_step(case, accumulate=2)
-        runs["loop_accumulated_float16"] = lambda: loop_with_bad_step(case, "float16", accumulate=2)
-    return each(runs)
+        runs["loop_accumulated"] = lambda: loop_with_bad_step(case, "float16", accumulate=2)
+    return each({name: run for name, run in runs.items() if only is None or name in only})
 
 
 def each(runs):
@@ -263,7 +260,8 @@ def every_optimizer(library, bits=11, kind="epgc"):
     runs = {}
     for name, make in shipped_optimizers(library).items():
         runs[name] = lambda make=make: train(make, "float32")
-        if case.is_keras3:
+        # Optimizers that read weights when they are built, or that do not treat all alike, with masters too.
+        if case.is_keras3 and name in ("Adam", "MultiOptimizer", "Muon", "ScheduleFreeAdamW"):
             runs[f"{name}/float16"] = lambda make=make: train(make, "float16")
     return each(runs)
 
@@ -277,7 +275,7 @@ def comparisons(library, kind, bits=32):
     x, y = samples()
 
     def train(inner, layers=None, x=x, y=y, epochs=2):
-        model = case.model(lambda: case.mpu(inner()), layers=layers() if layers else None)
+        model = case.model(lambda: case.mpu(inner()), layers=layers)
         model.fit(dataset(x, y), epochs=epochs, verbose=0)
         return result_of(model)
 
@@ -341,13 +339,14 @@ def resumes(library, kind, folder, bits=11):
     case = Case(library, make_strategy(kind, bits))
     folder = os.path.join(folder, str(worker_index()))
     os.makedirs(folder, exist_ok=True)
-    policies = ("float32", "float16") if case.is_keras3 else ("float32", "mixed_float16")
-    runs = {}
-    for policy in policies:
-        for way in (resume_from_model_file, resume_from_checkpoint, resume_from_backup):
-            runs[f"{way.__name__}/{policy}"] = lambda way=way, policy=policy: way(case, folder, policy)
+    narrow = "float16" if case.is_keras3 else "mixed_float16"
+    runs = {
+        "model_file": lambda: resume_from_model_file(case, folder, narrow),
+        "checkpoint": lambda: resume_from_checkpoint(case, folder, narrow),
+        "backup": lambda: resume_from_backup(case, folder, "float32"),
+    }
     if case.is_keras3:
-        runs["resume_in_window"] = lambda: resume_from_model_file(case, folder, "float32", accumulate=3, first=4)
+        runs["in_window"] = lambda: resume_from_model_file(case, folder, "float16", accumulate=3, first=4)
     return each(runs)
 
 
@@ -413,6 +412,8 @@ def resume_from_backup(case, folder, policy):
             if epoch == 1:
                 raise Stop
 
+    # In tf_keras only the chief writes, and all read what it wrote; in Keras 3 every worker has its own.
+    folder = folder if case.is_keras3 else os.path.dirname(folder)
     backup = lambda: case.keras.callbacks.BackupAndRestore(os.path.join(folder, f"{policy}_backup"))
     model = _growing(case, policy)
     with contextlib.suppress(Stop):
@@ -421,3 +422,51 @@ def resume_from_backup(case, folder, policy):
     other = _growing(case, policy)
     other.fit(dataset(x, y), epochs=2, verbose=0, callbacks=[backup()])
     return {"whole": whole, "stopped": stopped, "loaded": stopped, "resumed": result_of(other)}
+
+
+# Keras's own loss scaling, other strategies, odd gradients.
+
+
+def keras_loss_scale_optimizer(library):
+    """fit with the library's LossScaleOptimizer while one worker overflows."""
+    case = Case(library, make_strategy("epgc"))
+    x, y = samples()
+
+    def make():
+        return case.keras.mixed_precision.LossScaleOptimizer(case.sgd(), initial_scale=2.0**10)
+
+    model = case.model(make, "mixed_float16")
+    model.fit(dataset(poisoned(x, np.inf, (2,)), y), verbose=0)
+    optimizer = model.optimizer
+    scale = optimizer.dynamic_scale if case.is_keras3 else optimizer.loss_scale
+    return {"weights": weights_of(model), "scale": float(np.array(scale))}
+
+
+def gradient_on_one_worker_only(library):
+    """Worker 1 has no gradient for a variable that worker 0 has one for."""
+    case = Case(library, make_strategy("epgc"))
+    model = case.model(None)
+    with case.scope():
+        optimizer = model.optimizer = case.mpu()
+        optimizer.build(model.trainable_variables)
+
+    def apply(gradients):
+        if worker_index() == 1:
+            gradients = [*gradients[:-1], None]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    train_step_with = train_step(case, model, optimizer, apply)
+    for batch in distributed(case, dataset(*samples())):
+        train_step_with(batch)
+    return result_of(model)
+
+
+def monitored(library):
+    """fit with an MPUMonitor while one worker overflows."""
+    from tf_epgc.keras_integration import MPUMonitor
+
+    case = Case(library, make_strategy("epgc"))
+    model = case.model(lambda: case.mpu(initial_scale=16.0))
+    x, y = samples()
+    history = model.fit(dataset(poisoned(x, np.inf, (2,)), y), verbose=0, callbacks=[MPUMonitor()]).history
+    return {"history": {name: values for name, values in history.items() if name != "loss"}}
