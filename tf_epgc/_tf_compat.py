@@ -16,6 +16,7 @@ from tensorflow.python.distribute import (
     cross_device_ops,
     cross_device_utils,
     device_util,
+    distribute_utils,
     mirrored_run,
     values,
 )
@@ -33,8 +34,16 @@ CommunicationImplementation = collective_util.CommunicationImplementation
 #: A variable that lives on several devices.
 DistributedVariable = values.DistributedVariable
 
+#: A value that is the same on all replicas.
+Mirrored = values.Mirrored
+
 #: The static value of a tensor, or None.
 constant_value = tensor_util.constant_value
+
+
+def distribute_values(local_values: list):
+    """One value for each local replica, as replica code and cross-device ops take them."""
+    return distribute_utils.regroup(tuple(local_values))
 
 
 def in_nested_graph_of_replica() -> bool:

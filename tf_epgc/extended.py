@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import tensorflow as tf
 
 from tf_epgc import ops
@@ -9,6 +11,8 @@ from tf_epgc._tf_compat import (
     CollectiveAllReduceExtended,
     Collectives,
     CommunicationOptions,
+    Mirrored,
+    distribute_values,
     in_nested_graph_of_replica,
     in_xla,
     is_gpu,
@@ -22,6 +26,7 @@ from tf_epgc.gradients import TrainableVariables, are_gradients
 from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_variables, describe_variable
 from tf_epgc.initial_values import CARRIERS, Carried, with_own_seed
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
+from tf_epgc.uneven import ShareWeights, is_keras_train_step, rows_of_shares
 from tf_epgc.version import __version__
 
 #: How long a worker waits for the others at start-up and when variables are compared, unless
@@ -55,6 +60,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
         self._handshake_seconds = communication_options.timeout_seconds or _HANDSHAKE_SECONDS
         self._variables: list[str] = []
         self._compared_variables = 0
+        self._weights: ShareWeights | None = None
         self._trainable = TrainableVariables()
         if not config.codec.is_exact:
             ops.library()  # so that a library that cannot be loaded stops every worker before it joins the cluster
@@ -170,6 +176,36 @@ class EPGCExtended(CollectiveAllReduceExtended):
         self._compare_variables()
         return super()._distribute_datasets_from_function(dataset_fn, options)
 
+    # Uneven batches.
+
+    @contextlib.contextmanager
+    def _weighting(self, fn, args):
+        """Weights the gradients of the step that is traced or run inside the block, if its shares may be uneven."""
+        weights = self._share_weights(fn, args) if self._num_replicas_in_sync > 1 else None
+        before, self._weights = self._weights, weights
+        try:
+            yield
+        finally:
+            self._weights = before
+
+    @tf.autograph.experimental.do_not_convert
+    def _share_weights(self, fn, args) -> ShareWeights | None:
+        rows = rows_of_shares(self._container_strategy().experimental_local_results, args)
+        if rows is None:
+            return None
+        if not is_keras_train_step(fn):
+            return ShareWeights(rows, None)
+        all_rows = self._reduce(tf.distribute.ReduceOp.SUM, distribute_values(rows))
+        replicas = self._num_replicas_in_sync
+        return ShareWeights(rows, [tf.cast(r * replicas, tf.float32) / tf.cast(all_rows, tf.float32) for r in rows])
+
+    def _weighted(self, value):
+        """A value of all local replicas, each weighted by its share."""
+        if self._weights is None:
+            return value
+        shares = self._container_strategy().experimental_local_results(value)
+        return distribute_values([self._weights.apply(share, i) for i, share in enumerate(shares)])
+
     # All-reduces.
 
     def _use_merge_call(self):
@@ -188,6 +224,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _reduce_to(self, reduce_op, value, destinations, options):
         self._refuse_xla()
+        if self._is_statistic_of_rows(reduce_op, value):
+            value = self._weighted(value)
         return super()._reduce_to(reduce_op, value, destinations, options)
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
@@ -195,6 +233,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
         values = [self._local(value) for value, _ in value_destination_pairs]
         destinations = [destination for _, destination in value_destination_pairs]
         options = self._mark(reduce_op, values, destinations, options)
+        if gradient_options_of(options) is not None:
+            value_destination_pairs = [(self._weighted(value), to) for value, to in value_destination_pairs]
         return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
@@ -202,6 +242,16 @@ class EPGCExtended(CollectiveAllReduceExtended):
         options = self._mark(reduce_op, tf.nest.flatten(value), (), options)
         # The cross-device ops are called directly here, so that the strategy's own options must be merged in.
         return super()._replica_ctx_all_reduce(reduce_op, value, self._communication_options.merge(options))
+
+    def _is_statistic_of_rows(self, reduce_op, value) -> bool:
+        """Whether a value is a mean over each replica's rows that is averaged into a variable in a step."""
+        return (
+            self._weights is not None
+            and self._weights.weights is not None
+            and reduce_op == tf.distribute.ReduceOp.MEAN
+            and not isinstance(value, Mirrored)
+            and self._local(value).dtype.is_floating
+        )
 
     def _refuse_xla(self):
         """XLA has no collectives for CPUs, and would say so only when the step runs."""

@@ -119,9 +119,14 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         return super().reduce(reduce_op, value, axis)
 
     def run(self, fn, args=(), kwargs=None, options=None):
-        """As `tf.distribute.Strategy.run`; before the first run the workers' variables are compared."""
+        """As `tf.distribute.Strategy.run`.
+
+        Before the first run the workers' variables are compared. Where replicas may have different numbers of rows,
+        gradients are weighted so that each row counts the same (see `tf_epgc.uneven`).
+        """
         self.extended._compare_variables()
-        return super().run(fn, args=args, kwargs=kwargs, options=options)
+        with self.extended._weighting(fn, args):
+            return super().run(fn, args=args, kwargs=kwargs, options=options)
 
 
 def _checked_options(options) -> CommunicationOptions:

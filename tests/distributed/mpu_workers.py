@@ -43,7 +43,9 @@ class Case:
         self.keras.utils.set_random_seed(seed)
         self.set_policy(policy)
         with self.scope():
-            layers = layers or (lambda: [self.keras.layers.Dense(16, activation="relu"), self.keras.layers.Dense(CLASSES)])
+            layers = layers or (
+                lambda: [self.keras.layers.Dense(16, activation="relu"), self.keras.layers.Dense(CLASSES)]
+            )
             model = self.keras.Sequential([self.keras.layers.Input((FEATURES,)), *layers()])
             if optimizer:
                 model.compile(optimizer(), loss=loss)
@@ -274,9 +276,9 @@ def comparisons(library, kind, bits=32):
     case = Case(library, make_strategy(kind, bits))
     x, y = samples()
 
-    def train(inner, layers=None, x=x, y=y, epochs=2):
+    def train(inner, layers=None):
         model = case.model(lambda: case.mpu(inner()), layers=layers)
-        model.fit(dataset(x, y), epochs=epochs, verbose=0)
+        model.fit(dataset(x, y), epochs=1, verbose=0)
         return result_of(model)
 
     optimizers = case.keras.optimizers
@@ -385,7 +387,9 @@ def resume_from_checkpoint(case, folder, policy):
     whole = _whole_run(case, policy, None, dataset(x, y))
     model = _growing(case, policy)
     model.fit(dataset(x[: 5 * BATCH], y[: 5 * BATCH]), verbose=0)
-    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(os.path.join(folder, f"{policy}_checkpoint"))
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(
+        os.path.join(folder, f"{policy}_checkpoint")
+    )
     other = _growing(case, policy)
     with case.scope():
         other.optimizer.build(other.trainable_variables)
@@ -440,25 +444,6 @@ def keras_loss_scale_optimizer(library):
     optimizer = model.optimizer
     scale = optimizer.dynamic_scale if case.is_keras3 else optimizer.loss_scale
     return {"weights": weights_of(model), "scale": float(np.array(scale))}
-
-
-def gradient_on_one_worker_only(library):
-    """Worker 1 has no gradient for a variable that worker 0 has one for."""
-    case = Case(library, make_strategy("epgc"))
-    model = case.model(None)
-    with case.scope():
-        optimizer = model.optimizer = case.mpu()
-        optimizer.build(model.trainable_variables)
-
-    def apply(gradients):
-        if worker_index() == 1:
-            gradients = [*gradients[:-1], None]
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    train_step_with = train_step(case, model, optimizer, apply)
-    for batch in distributed(case, dataset(*samples())):
-        train_step_with(batch)
-    return result_of(model)
 
 
 def monitored(library):

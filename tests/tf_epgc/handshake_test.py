@@ -77,6 +77,13 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.check(failures[1:], "Worker 1 waited 10 s")
 
+    def test_gradients_of_other_shapes(self):
+        """Nobody hangs; TensorFlow's collectives compare shapes."""
+        failures = run_workers(WORKERS + "gradient_shapes", expect_failure=True, timeout=60)
+        self.assertIn("Shape mismatch in the collective instance", failures[0].message + failures[1].message)
+        for failure in failures:
+            self.assertIn(failure.kind, ("InvalidArgumentError", "UnavailableError"))
+
     def test_models_one_after_another(self):
         for results in run_workers(WORKERS + "same_models_one_after_another", timeout=60):
             for width, result in zip((3, 5), results, strict=True):

@@ -1,0 +1,99 @@
+"""Batches that do not divide evenly: every example weighs the same, and an empty share does no harm.
+
+The last global batch of a data set gives some replicas fewer rows than others, or none. Keras averages the loss over each
+replica's rows and then over replicas, so that rows of a short share weigh more than in one process; and the mean over no
+rows is NaN. Here a replica's gradients and batch statistics are weighted by its share of the rows, `rows * replicas / all
+rows`, which is exactly 1 in an even batch. That is done in `fit` with Keras's own `train_step`. A step of the user's own
+has its own idea of how losses are averaged; there, only what an empty share made non-finite is replaced by zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tf_epgc.exchange import is_sparse
+
+_KERAS_TRAINERS = {"keras.src.backend.tensorflow.trainer": "train_step", "tf_keras.src.engine.training": "train_step"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShareWeights:
+    """What the local replicas' values of one step are worth.
+
+    Args:
+        rows: Number of rows of each local replica, int32 scalars.
+        weights: Of each local replica, float32 scalars; None if only empty shares are to be made harmless.
+    """
+
+    rows: Sequence[tf.Tensor]
+    weights: Sequence[tf.Tensor] | None
+
+    def apply(self, value, replica: int):
+        """A local replica's gradient, weighted."""
+        if is_sparse(value):
+            return tf.IndexedSlices(self._weighted(value.values, replica), value.indices, value.dense_shape)
+        return self._weighted(value, replica)
+
+    def _weighted(self, value: tf.Tensor, replica: int) -> tf.Tensor:
+        """A branch for each value, so that an even batch costs no pass over memory and no value waits for another."""
+        if self.weights is None:
+            return _either(self.rows[replica] == 0, lambda: _finite_or_zero(value), value)
+        weight = self.weights[replica]
+        return _either(weight != 1.0, lambda: _times_or_zero(value, weight), value)
+
+
+def _either(condition, changed: Callable, value: tf.Tensor) -> tf.Tensor:
+    if tf.executing_eagerly():
+        return changed() if condition else value
+    result = tf.cond(condition, changed, lambda: tf.identity(value))
+    result.set_shape(value.shape)
+    return result
+
+
+def _finite_or_zero(value: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.math.is_finite(value), value, tf.zeros_like(value))
+
+
+def _times_or_zero(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """`value * weight`, and zero where the weight is zero, whatever the value."""
+    return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def rows_of_shares(local_results: Callable, args: Sequence) -> list[tf.Tensor] | None:
+    """Rows of each local replica's share, from the first argument that has rows.
+
+    Args:
+        local_results: `Strategy.experimental_local_results`.
+        args: What `Strategy.run` was given.
+
+    Returns:
+        int32 scalars, or None if nothing has rows or all batches are known to have the same number.
+    """
+    for leaf in tf.nest.flatten(args, expand_composites=False):
+        shares = local_results(leaf)
+        if not all(isinstance(share, tf.Tensor) and share.shape.rank != 0 for share in shares):
+            continue
+        if not tf.executing_eagerly() and all(s.shape.rank is not None and s.shape[0] is not None for s in shares):
+            return None
+        return [tf.shape(share)[0] for share in shares]
+    return None
+
+
+def is_keras_train_step(fn: Callable) -> bool:
+    """Whether `fn` runs the `train_step` of Keras 3 or tf_keras itself, not one that the user has overridden."""
+    function = getattr(fn, "__func__", None)
+    if function is None:  # tf_keras: a function that calls the model which it encloses
+        cells = [_content(cell) for cell in getattr(fn, "__closure__", None) or ()]
+        models = [c for c in cells if hasattr(type(c), "train_step")] if fn.__name__ == "run_step" else []
+        function = type(models[0]).train_step if models else None
+    return _KERAS_TRAINERS.get(getattr(function, "__module__", None)) == getattr(function, "__name__", "")
+
+
+def _content(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return None
