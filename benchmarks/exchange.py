@@ -86,9 +86,7 @@ def worker(arguments):
 
 def run(arguments):
     """Starts the workers; returns the first one's results."""
-    results = launcher.launch(
-        [sys.executable, __file__, *sys.argv[1:], "--worker"], arguments.workers, timeout=600
-    )
+    results = launcher.launch([sys.executable, __file__, *sys.argv[1:], "--worker"], arguments.workers, timeout=600)
     for result in results:
         if result.returncode:
             sys.exit(f"worker {result.index} failed:\n{result.output}")

@@ -1,4 +1,4 @@
-"""Low-bit gradient exchange for TensorFlow and Keras: train on several machines with 8, 9, 11 or 16 bits on the wire."""
+"""Low-bit gradient exchange for TensorFlow and Keras: several machines train with 8, 9, 11 or 16 bits on the wire."""
 
 from tf_epgc.version import __version__
 
@@ -31,8 +31,8 @@ def __getattr__(name):
         if (e.name or "").split(".")[0] != "tensorflow":
             raise
         raise ImportError(
-            f"tf_epgc.{name} needs TensorFlow, which is not installed; run `pip install tensorflow`, then rebuild tf_epgc "
-            "with `pip install --no-build-isolation .`."
+            f"tf_epgc.{name} needs TensorFlow, which is not installed; run `pip install tensorflow`, then rebuild "
+            "tf_epgc with `pip install --no-build-isolation .`."
         ) from e
     return getattr(module, name)
 

@@ -1,7 +1,7 @@
 """Everything that tf_epgc takes from TensorFlow's private modules: no other file imports `tensorflow.python`.
 
-Seen to work with TensorFlow 2.18 to 2.21. What each name is needed for stands beside it, and the tests of this file fail
-when one of them changes.
+Seen to work with TensorFlow 2.18 to 2.21. What each name is needed for stands beside it, and the tests of this file
+fail when one of them changes.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def make_launcher(device: str, group_size: int, group_key: int):
 class Collectives:
     """All-to-all and all-gather of one replica, with the keys and options of TensorFlow's own launcher.
 
-    TensorFlow runs the collectives that share an ordering token one after another, as NCCL needs it. CPU collectives may
-    overtake each other, since each has an instance key of its own; so packs get different tokens, called lanes here.
+    TensorFlow runs the collectives that share an ordering token one after another, as NCCL needs it. CPU collectives
+    may overtake each other, each having an instance key of its own; so packs get different tokens, called lanes.
     (Without any token they hang where one process has several replicas.)
 
     Args:

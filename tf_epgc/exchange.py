@@ -1,7 +1,7 @@
 """The exchange of docs/wire_format.md, section 5, for one replica, and the same for all replicas in one process.
 
-A pack is coded, sent and decoded by `PackCodec`, which knows no transport: `exchange_gradients` puts collectives between
-its phases, `simulate_all_reduce` a loop over replicas. So the two cannot differ by a bit.
+A pack is coded, sent and decoded by `PackCodec`, which knows no transport: `exchange_gradients` puts collectives
+between its phases, `simulate_all_reduce` a loop over replicas. So the two cannot differ by a bit.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def check_gradients(values: Sequence) -> None:
     for value in values:
         if value.dtype not in _CODED_DTYPES:
             raise TypeError(
-                f"A gradient has dtype {tf.as_dtype(value.dtype).name}; gradients must be float32, float16, bfloat16 or "
-                "float64: all-reduce other values without GradientOptions."
+                f"A gradient has dtype {tf.as_dtype(value.dtype).name}; gradients must be float32, float16, bfloat16 "
+                "or float64: all-reduce other values without GradientOptions."
             )
 
 
@@ -245,7 +245,7 @@ def _check_same(by_replica: Sequence[Sequence]) -> None:
     for r, values in enumerate(by_replica):
         if len(values) != len(first):
             raise ValueError(
-                f"Replica {r} has {len(values)} gradients, replica 0 has {len(first)}; give every replica the same ones."
+                f"Replica {r} has {len(values)} gradients, replica 0 has {len(first)}; give each the same ones."
             )
         for i, (a, b) in enumerate(zip(first, values, strict=True)):
             if is_sparse(a) != is_sparse(b) or a.dtype != b.dtype or (not is_sparse(a) and a.shape != b.shape):
@@ -311,7 +311,9 @@ def simulate_all_reduce(
 def _as_tensors(values: Sequence) -> list:
     """Tensors, also inside of `tf.IndexedSlices`, which takes lists and arrays as they are."""
     return [
-        tf.IndexedSlices(*(None if part is None else tf.convert_to_tensor(part) for part in (v.values, v.indices, v.dense_shape)))
+        tf.IndexedSlices(
+            *(None if part is None else tf.convert_to_tensor(part) for part in (v.values, v.indices, v.dense_shape))
+        )
         if is_sparse(v)
         else tf.convert_to_tensor(v)
         for v in values

@@ -118,8 +118,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
             except tf.errors.DeadlineExceededError as e:
                 raise WorkerMismatchError(
                     f"Worker {self._id_in_cluster} waited {self._handshake_seconds:.0f} s for the other "
-                    f"{self._num_workers - 1} worker(s) to compare settings or variables; see whether all of them run the "
-                    "same script."
+                    f"{self._num_workers - 1} worker(s) to compare settings or variables; see whether all of them run "
+                    "the same script."
                 ) from e
 
     # Variables.
@@ -141,8 +141,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
             except (tf.errors.InvalidArgumentError, tf.errors.InternalError, tf.errors.UnavailableError) as e:
                 raise WorkerMismatchError(
                     f"Worker {self._id_in_cluster} could not share variable {len(self._variables)}, {name} of shape "
-                    f"{carried.shape}: another worker made another variable there, or has ended. Every worker must create "
-                    f"the same variables in the same order. TensorFlow says: {e.message}"
+                    f"{carried.shape}: another worker made another variable there, or has ended. Every worker must "
+                    f"create the same variables in the same order. TensorFlow says: {e.message}"
                 ) from e
 
         return with_own_seed(name, initial_value_fn, self._id_in_cluster * self._num_devices_per_worker)
@@ -278,7 +278,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
 
 def _number_of_logical_cpus() -> int:
-    """How many CPU devices `tf.config.set_logical_device_configuration` asked for; asking does not start the runtime."""
+    """How many CPU devices `tf.config` was told to make; asking does not start the runtime."""
     configured = tf.config.get_logical_device_configuration(tf.config.list_physical_devices("CPU")[0])
     return max(1, len(configured or ()))
 

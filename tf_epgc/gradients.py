@@ -1,8 +1,8 @@
 """Telling gradients, which are coded, from everything else that is all-reduced, which travels exactly.
 
-The rule: values are gradients if the call is marked with `GradientOptions`; without a mark, if it is a SUM of floating values
-into variables, or of floating values whose shapes are, counted, all shapes of trainable variables. A lone value that
-could as well be a statistic over channels, of shape (1, .., 1, C), stays exact.
+The rule: values are gradients if the call is marked with `GradientOptions`; without a mark, if it is a SUM of floating
+values into variables, or of floating values whose shapes are, counted, all shapes of trainable variables. A lone value
+that could as well be a statistic over channels, of shape (1, .., 1, C), stays exact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TrainableVariables:
         return [v for v in (r() for r in self._references) if v is not None]
 
     def cover(self, values: Sequence) -> bool:
-        """Whether every value's shape is that of a trainable variable, none taken more often than there are variables."""
+        """Whether every value's shape is that of a trainable variable, none more often than such variables."""
         shapes = [tuple(v.shape) for v in self.alive() if v.shape.is_fully_defined()]
         dense = collections.Counter(shapes)
         sparse = collections.Counter((_ANY_ROWS, *shape[1:]) for shape in shapes if shape)

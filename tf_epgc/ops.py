@@ -29,14 +29,14 @@ def _check_build(build_info) -> None:
     """Refuses a library of another TensorFlow before it is loaded: its C++ symbols change with every minor version."""
     if _minor(build_info.TF_VERSION) != _minor(tf.__version__):
         raise ImportError(
-            f"tf_epgc's ops were built for TensorFlow {build_info.TF_VERSION}, but this is TensorFlow {tf.__version__}; "
-            f"{_REBUILD}."
+            f"tf_epgc's ops were built for TensorFlow {build_info.TF_VERSION}, but this is TensorFlow {tf.__version__}"
+            f"; {_REBUILD}."
         )
     if not pathlib.Path(build_info.OP_LIBRARY).exists():
         raise ImportError(f"tf_epgc's op library {build_info.OP_LIBRARY} is missing; {_REBUILD}.")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def library():
     """The module of the compiled ops, loaded at the first call.
 
@@ -107,7 +107,8 @@ def _floating(tensor, argument: str) -> tf.Tensor:
     tensor = tf.convert_to_tensor(tensor)
     if tensor.dtype not in (tf.float32, tf.float16, tf.bfloat16, tf.float64):
         raise TypeError(
-            f"{argument} has dtype {tensor.dtype.name}; the codec takes float32, float16, bfloat16 and float64: cast it."
+            f"{argument} has dtype {tensor.dtype.name}; the codec takes float32, float16, bfloat16 and float64: "
+            "cast it."
         )
     return tensor
 

@@ -13,7 +13,7 @@ from tf_epgc.formats import CodecConfig
 from tf_epgc.options import ExchangeOptions
 from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS
 
-#: Where each strategy of this process begins to number its groups; all workers make the same strategies in the same order.
+#: Where each strategy of this process begins to number its groups. All workers make the same strategies in one order.
 _key_bases = itertools.count(0, 1000)
 
 
@@ -21,9 +21,9 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """Synchronous training on several workers, with gradients exchanged as 8, 9, 11 or 16 bits.
 
     It is a `tf.distribute.MultiWorkerMirroredStrategy`: give every worker a `TF_CONFIG` (without one it uses the local
-    devices), build and compile the model in its scope, and train with `model.fit` of Keras 3 or tf_keras, or with a loop of
-    your own. Only gradients are coded; losses, metrics, statistics and variables travel as TensorFlow sends them.
-    All replicas decode the same bytes, so that their weights stay bit-identical.
+    devices), build and compile the model in its scope, and train with `model.fit` of Keras 3 or tf_keras, or with a
+    loop of your own. Only gradients are coded; losses, metrics, statistics and variables travel as TensorFlow sends
+    them. All replicas decode the same bytes, so that their weights stay bit-identical.
 
     Create it before any other TensorFlow op has run, as `MultiWorkerMirroredStrategy` requires.
 

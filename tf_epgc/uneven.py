@@ -1,10 +1,11 @@
 """Batches that do not divide evenly: every example weighs the same, and an empty share does no harm.
 
-The last global batch of a data set gives some replicas fewer rows than others, or none. Keras averages the loss over each
-replica's rows and then over replicas, so that rows of a short share weigh more than in one process; and the mean over no
-rows is NaN. Here a replica's gradients and batch statistics are weighted by its share of the rows, `rows * replicas / all
-rows`, which is exactly 1 in an even batch. That is done in `fit` with Keras's own `train_step`. A step of the user's own
-has its own idea of how losses are averaged; there, only what an empty share made non-finite is replaced by zero.
+The last global batch of a data set gives some replicas fewer rows than others, or none. Keras averages the loss over
+each replica's rows and then over replicas, so that rows of a short share weigh more than in one process; and the mean
+over no rows is NaN. Here a replica's gradients and batch statistics are weighted by its share of the rows, `rows *
+replicas / all rows`, which is exactly 1 in an even batch. That is done in `fit` with Keras's own `train_step`. A step
+of the user's own has its own idea of how losses are averaged; there, only what an empty share made non-finite is
+replaced by zero.
 """
 
 from __future__ import annotations

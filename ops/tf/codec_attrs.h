@@ -53,7 +53,7 @@ absl::Status ReadRandomAttrs(Context* ctx, CodecOptions* options) {
 // The layout of shards of `shard_words` words, by inverting MakeShardLayoutOfSize, whose word count
 // grows with every group. InvalidArgument if no shard has that many words.
 inline absl::Status LayoutOfWords(int64_t shard_words, int64_t shards, const CodecOptions& options,
-                                          ShardLayout* layout) {
+                                  ShardLayout* layout) {
   // A lower bound: every group costs `bits` words and at most one word of shifts.
   int64_t groups = shard_words / (options.bits + 1);
   for (;; ++groups) {
@@ -63,10 +63,9 @@ inline absl::Status LayoutOfWords(int64_t shard_words, int64_t shards, const Cod
     // Skip what is surely missing: a group adds at most bits + 1 words.
     groups += (shard_words - layout->shard_words - 1) / (options.bits + 1);
   }
-  return InvalidArgument(
-      "A row of ", shard_words, " words is no shard of the ", options.bits, "-bit format with scaling '",
-      options.scaling == Scaling::kBlock ? "block" : "none",
-      "'; the rows must come from EpgcPack or EpgcReduce with the same bits and scaling.");
+  return InvalidArgument("A row of ", shard_words, " words is no shard of the ", options.bits,
+                         "-bit format with scaling '", options.scaling == Scaling::kBlock ? "block" : "none",
+                         "'; the rows must come from EpgcPack or EpgcReduce with the same bits and scaling.");
 }
 
 }  // namespace epgc

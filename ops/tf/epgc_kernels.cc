@@ -43,9 +43,10 @@ class CodecOp : public OpKernel {
   explicit CodecOp(OpKernelConstruction* ctx, bool encodes) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ReadCodecAttrs(ctx, &options_));
     if (encodes) OP_REQUIRES_OK(ctx, ReadRandomAttrs(ctx, &options_));
-    OP_REQUIRES(ctx, ActiveIsa() != nullptr,
-                absl::FailedPreconditionError("EPGC_FORCE_ISA names no instruction set of this CPU; unset it or use one "
-                                              "that tf_epgc.native.runnable_isas() lists."));
+    OP_REQUIRES(
+        ctx, ActiveIsa() != nullptr,
+        absl::FailedPreconditionError("EPGC_FORCE_ISA names no instruction set of this CPU; unset it or use one "
+                                      "that tf_epgc.native.runnable_isas() lists."));
   }
 
  protected:
@@ -115,8 +116,9 @@ class ReduceOp : public CodecOp {
     const Tensor& rows = ctx->input(0);
     CodecOptions options;
     if (!OptionsOfStep(ctx, 1, &options)) return;
-    OP_REQUIRES(ctx, rows.dims() == 2, InvalidArgument("rows must have shape [replicas, words of a shard], not ",
-                                                       rows.shape().DebugString(), "."));
+    OP_REQUIRES(
+        ctx, rows.dims() == 2,
+        InvalidArgument("rows must have shape [replicas, words of a shard], not ", rows.shape().DebugString(), "."));
     ShardLayout layout;
     OP_REQUIRES_OK(ctx, LayoutOfWords(rows.dim_size(1), 1, options, &layout));
     Tensor* codes = nullptr;
@@ -124,9 +126,8 @@ class ReduceOp : public CodecOp {
     const uint32_t* in = Words(rows);
     uint32_t* out = MutableWords(codes);
     const int64_t num_rows = rows.dim_size(0);
-    ForBlocks(ctx, layout.shard_blocks, num_rows + 1, [&](int64_t first, int64_t last) {
-      Reduce(options, layout, in, num_rows, scale_, first, last, out);
-    });
+    ForBlocks(ctx, layout.shard_blocks, num_rows + 1,
+              [&](int64_t first, int64_t last) { Reduce(options, layout, in, num_rows, scale_, first, last, out); });
   }
 
  private:

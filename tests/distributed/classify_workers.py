@@ -78,7 +78,9 @@ def _keras_calls(library, model="plain", accumulate=False):
         net.evaluate(x, y, batch_size=8, verbose=0)
         net.predict(x, batch_size=8, verbose=0)
         net.get_weights()
-    shapes = sorted((v.dtype if isinstance(v.dtype, str) else v.dtype.name, tuple(v.shape)) for v in net.trainable_variables)
+    shapes = sorted(
+        (v.dtype if isinstance(v.dtype, str) else v.dtype.name, tuple(v.shape)) for v in net.trainable_variables
+    )
     return calls, shapes
 
 

@@ -59,9 +59,7 @@ def gradients(replica, special=None, rows=None):
 
 def to_numpy(values):
     """Bytes that can be compared: the dense form of sparse values, in the order of their rows."""
-    return [
-        (v.values.numpy(), v.indices.numpy()) if isinstance(v, tf.IndexedSlices) else v.numpy() for v in values
-    ]
+    return [(v.values.numpy(), v.indices.numpy()) if isinstance(v, tf.IndexedSlices) else v.numpy() for v in values]
 
 
 def exchange(cases, graph=True):

@@ -52,8 +52,11 @@ class SimulateTest(parameterized.TestCase, tf.test.TestCase):
     def test_small_tensors_are_exact(self):
         values = replicas(2, shape=(1023,))
         self.assertAllEqual(tf_epgc.simulate_all_reduce(values, 8), values[0] + values[1])
-        self.assertNotAllClose(tf_epgc.simulate_all_reduce(replicas(2, shape=(1024,)), 8, scaling="none"),
-                               np.add(*replicas(2, shape=(1024,))), rtol=1e-4)
+        self.assertNotAllClose(
+            tf_epgc.simulate_all_reduce(replicas(2, shape=(1024,)), 8, scaling="none"),
+            np.add(*replicas(2, shape=(1024,))),
+            rtol=1e-4,
+        )
 
     def test_rows_of_equal_index_are_added_before_they_are_rounded(self):
         """90 % of the ids are one (R52): its row is sent once, and the result is the dense sum's."""

@@ -14,7 +14,9 @@ class GradientOptionsTest(tf.test.TestCase):
         default = CodecConfig(11, "truncate", "none", seed=5)
         self.assertEqual(GradientOptions().codec_config(default), default)
         self.assertEqual(GradientOptions(bits=8).codec_config(default), CodecConfig(8, "truncate", "block", 5))
-        self.assertEqual(GradientOptions(scaling="block").codec_config(default), CodecConfig(11, "truncate", "block", 5))
+        self.assertEqual(
+            GradientOptions(scaling="block").codec_config(default), CodecConfig(11, "truncate", "block", 5)
+        )
         self.assertTrue(GradientOptions(bits=32).codec_config(default).is_exact)
 
     def test_refused(self):
