@@ -25,8 +25,15 @@ from tf_epgc.formats import PROTOCOL_VERSION
 from tf_epgc.gradients import TrainableVariables, are_gradients
 from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_variables, describe_variable
 from tf_epgc.initial_values import CARRIERS, Carried, with_own_seed
+from tf_epgc.keras_steps import (
+    has_keras_train_step,
+    in_keras_predict,
+    is_loss_scale_check,
+    model_of_step,
+    refuse_local_clipping,
+)
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
-from tf_epgc.uneven import ShareWeights, is_keras_train_step, rows_of_shares
+from tf_epgc.uneven import ShareWeights, rows_of_shares
 from tf_epgc.version import __version__
 
 #: How long a worker waits for the others at start-up and when variables are compared, unless
@@ -170,6 +177,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _experimental_distribute_dataset(self, dataset, options):
         self._compare_variables()
+        if in_keras_predict() and self._num_workers > 1:
+            dataset = _sharded_by_rows(dataset)
         return super()._experimental_distribute_dataset(dataset, options)
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
@@ -190,10 +199,13 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     @tf.autograph.experimental.do_not_convert
     def _share_weights(self, fn, args) -> ShareWeights | None:
+        model = model_of_step(fn)
+        if model is not None:
+            refuse_local_clipping(model)
         rows = rows_of_shares(self._container_strategy().experimental_local_results, args)
         if rows is None:
             return None
-        if not is_keras_train_step(fn):
+        if model is None or not has_keras_train_step(model):
             return ShareWeights(rows, None)
         all_rows = self._reduce(tf.distribute.ReduceOp.SUM, distribute_values(rows))
         replicas = self._num_replicas_in_sync
@@ -207,6 +219,14 @@ class EPGCExtended(CollectiveAllReduceExtended):
         return distribute_values([self._weights.apply(share, i) for i, share in enumerate(shares)])
 
     # All-reduces.
+
+    def _call_for_each_replica(self, fn, args, kwargs):
+        """Lets all replicas agree where Keras's `LossScaleOptimizer` has each decide for itself."""
+        results = super()._call_for_each_replica(fn, args, kwargs)
+        if self._num_replicas_in_sync == 1 or not is_loss_scale_check(fn):
+            return results
+        finite = tf.nest.map_structure(lambda v: tf.cast(v, tf.int32), results, expand_composites=True)
+        return tf.equal(self._reduce(tf.distribute.ReduceOp.SUM, finite), self._num_replicas_in_sync)
 
     def _use_merge_call(self):
         """Without `merge_call` inside control flow, which it cannot leave: gradient accumulation all-reduces there."""
@@ -275,6 +295,17 @@ class EPGCExtended(CollectiveAllReduceExtended):
         marked = ExchangeOptions.wrap(options or CommunicationOptions())
         marked.gradient_options = GradientOptions()
         return marked
+
+
+def _sharded_by_rows(dataset):
+    """`dataset`, of which each worker predicts its own rows: with sharding off all predict all, and results are cut."""
+    if not isinstance(dataset, tf.data.Dataset):
+        return dataset
+    options = tf.data.Options()
+    if dataset.options().experimental_distribute.auto_shard_policy != tf.data.experimental.AutoShardPolicy.OFF:
+        return dataset
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
 
 
 def _number_of_logical_cpus() -> int:

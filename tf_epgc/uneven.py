@@ -17,8 +17,6 @@ import tensorflow as tf
 
 from tf_epgc.exchange import is_sparse
 
-_KERAS_TRAINERS = {"keras.src.backend.tensorflow.trainer": "train_step", "tf_keras.src.engine.training": "train_step"}
-
 
 @dataclasses.dataclass(frozen=True)
 class ShareWeights:
@@ -81,20 +79,3 @@ def rows_of_shares(local_results: Callable, args: Sequence) -> list[tf.Tensor] |
             return None
         return [tf.shape(share)[0] for share in shares]
     return None
-
-
-def is_keras_train_step(fn: Callable) -> bool:
-    """Whether `fn` runs the `train_step` of Keras 3 or tf_keras itself, not one that the user has overridden."""
-    function = getattr(fn, "__func__", None)
-    if function is None:  # tf_keras: a function that calls the model which it encloses
-        cells = [_content(cell) for cell in getattr(fn, "__closure__", None) or ()]
-        models = [c for c in cells if hasattr(type(c), "train_step")] if fn.__name__ == "run_step" else []
-        function = type(models[0]).train_step if models else None
-    return _KERAS_TRAINERS.get(getattr(function, "__module__", None)) == getattr(function, "__name__", "")
-
-
-def _content(cell):
-    try:
-        return cell.cell_contents
-    except ValueError:  # an empty cell
-        return None

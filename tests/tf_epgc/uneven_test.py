@@ -5,7 +5,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from tests.distributed.harness import run_single, run_workers
-from tf_epgc import uneven
 
 WORKERS = "tests.distributed.uneven_workers:"
 
@@ -45,27 +44,6 @@ class CustomLoopTest(tf.test.TestCase):
     def test_empty_share_adds_nothing(self):
         for gradient in run_workers(WORKERS + "custom_loop", workers=2, timeout=60):
             self.assertAllEqual(gradient, np.full([5, 2], 0.25))
-
-
-class KerasStepTest(tf.test.TestCase):
-    def test_keras(self):
-        import keras
-        import tf_keras
-
-        class Own(keras.Model):
-            def train_step(self, data):
-                return super().train_step(data)
-
-        self.assertTrue(uneven.is_keras_train_step(keras.Sequential().train_step))
-        self.assertFalse(uneven.is_keras_train_step(Own().train_step))
-        self.assertFalse(uneven.is_keras_train_step(keras.Sequential().test_step))
-        self.assertFalse(uneven.is_keras_train_step(lambda: None))
-        model = tf_keras.Sequential()
-
-        def run_step(data):
-            return model.train_step(data)
-
-        self.assertTrue(uneven.is_keras_train_step(run_step))
 
 
 if __name__ == "__main__":
