@@ -9,6 +9,8 @@ _PUBLIC = {
     "EPGCMirroredStrategy": "strategy",
     "FORMATS": "formats",
     "GradientOptions": "options",
+    "MPUMonitor": "keras_integration",
+    "MPUOptimizer": "keras_integration",
     "PROTOCOL_VERSION": "formats",
     "WorkerMismatchError": "handshake",
     "decode": "ops",

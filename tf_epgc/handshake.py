@@ -58,7 +58,8 @@ def compare_settings(gather: Callable[[tf.Tensor], tf.Tensor], settings: dict) -
 
 
 def describe_variable(variable) -> str:
-    return f"{variable.name} {tf.as_dtype(variable.dtype).name}{variable.shape.as_list()}"
+    shape = variable.shape.as_list() if variable.shape.rank is not None else " of unknown shape"
+    return f"{variable.name} {tf.as_dtype(variable.dtype).name}{shape}"
 
 
 def _digest(text: str) -> np.ndarray:

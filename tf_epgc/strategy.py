@@ -141,4 +141,5 @@ def _checked_options(options) -> CommunicationOptions:
 
 
 def _is_scalar(value) -> bool:
-    return not isinstance(value, tf.IndexedSlices) and tf.convert_to_tensor(value).shape.rank == 0
+    """Whether a local value is a scalar; sparse and ragged ones, which have more to them than a shape, are not."""
+    return isinstance(value, (tf.Tensor, tf.Variable, int, float)) and tf.convert_to_tensor(value).shape.rank == 0
