@@ -109,15 +109,20 @@ def _add_in_order(rows: tf.Tensor, count: int, scale: float) -> tf.Tensor:
 
 
 def _exchange_dense(values: Sequence[tf.Tensor], config: ExchangeConfig, replica: Replica, step, scale: float):
-    results: list = [None] * len(values)
+    # What has no elements is its own sum, and a collective of no bytes would crash the runtime.
+    results: list = [v if v.shape.num_elements() == 0 else None for v in values]
     plan = _plan(values, config)
     for positions, codec in _pack_codecs(plan, config, replica.count, step, scale):
         tensors = [values[i] for i in positions]
+        if all(results[i] is not None for i in positions):
+            continue
         rows = replica.collectives.all_to_all(codec.pack(tensors, replica.index), lane=codec.index)
         codes = replica.collectives.all_gather(codec.reduce(rows, replica.index), lane=codec.index)
         for i, result in zip(positions, codec.unpack(codes, tensors), strict=True):
             results[i] = result
     for i in plan.exact:
+        if results[i] is not None:
+            continue
         results[i] = _add_in_order(replica.collectives.all_gather(values[i]), replica.count, scale)
     return results
 
@@ -163,6 +168,8 @@ def _codec_of_slices(slices: tf.IndexedSlices, config: ExchangeConfig) -> CodecC
 
 def _exchange_slices(slices: tf.IndexedSlices, codec: PackCodec, replica: Replica) -> tf.IndexedSlices:
     """All-gathers coded rows: replicas may send different numbers of rows, none included."""
+    if slices.values.shape[1:].num_elements() == 0:
+        return slices  # rows without columns: nothing to add
     local = sum_duplicate_rows(slices)
     gather = functools.partial(replica.collectives.all_gather, lane=codec.index)
     lengths = gather(tf.shape(local.indices)[0])

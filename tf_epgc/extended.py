@@ -202,14 +202,14 @@ class EPGCExtended(CollectiveAllReduceExtended):
         model = model_of_step(fn)
         if model is not None:
             refuse_local_clipping(model)
-        rows = rows_of_shares(self._container_strategy().experimental_local_results, args)
+        if model is None or not has_keras_train_step(model):
+            return None
+        rows = rows_of_shares(self._container_strategy().experimental_local_results, args, self._num_devices_per_worker)
         if rows is None:
             return None
-        if model is None or not has_keras_train_step(model):
-            return ShareWeights(rows, None)
         all_rows = self._reduce(tf.distribute.ReduceOp.SUM, distribute_values(rows))
         replicas = self._num_replicas_in_sync
-        return ShareWeights(rows, [tf.cast(r * replicas, tf.float32) / tf.cast(all_rows, tf.float32) for r in rows])
+        return ShareWeights([tf.cast(r * replicas, tf.float32) / tf.cast(all_rows, tf.float32) for r in rows])
 
     def _weighted(self, value):
         """A value of all local replicas, each weighted by its share."""
@@ -267,7 +267,6 @@ class EPGCExtended(CollectiveAllReduceExtended):
         """Whether a value is a mean over each replica's rows that is averaged into a variable in a step."""
         return (
             self._weights is not None
-            and self._weights.weights is not None
             and reduce_op == tf.distribute.ReduceOp.MEAN
             and not isinstance(value, Mirrored)
             and self._local(value).dtype.is_floating

@@ -84,6 +84,6 @@ def are_gradients(
         return False
     if not all(hasattr(v, "dtype") and v.dtype.is_floating for v in values):
         return False
-    if destinations and all(isinstance(d, DistributedVariable) for d in destinations):
+    if destinations and all(isinstance(d, DistributedVariable) and d.trainable for d in destinations):
         return True
     return not _could_be_channel_statistic(values) and trainable.cover(values)

@@ -50,7 +50,7 @@ def refuse_local_clipping(model) -> None:
         ValueError: Saying what to use.
     """
     optimizer = getattr(model, "optimizer", None)
-    if _is_loss_scale_optimizer(optimizer):
+    if type(optimizer).__module__ == _LOSS_SCALE_OPTIMIZER:  # not MPUOptimizer, which is one and clips the sum
         optimizer = optimizer.inner_optimizer
     if not type(optimizer).__module__.startswith("keras."):
         return
@@ -58,8 +58,8 @@ def refuse_local_clipping(model) -> None:
         limit = getattr(optimizer, name, None)
         if limit is not None:
             raise ValueError(
-                f"{type(optimizer).__name__}({name}={limit}) would clip each replica's gradients before they are added, "
-                "which gives another result than one process; wrap it, tf_epgc.MPUOptimizer(optimizer), which clips "
+                f"{type(optimizer).__name__}({name}={limit}) would clip each replica's gradients before they are added"
+                ", which gives another result than one process; wrap it, tf_epgc.MPUOptimizer(optimizer), which clips "
                 "their sum."
             )
 

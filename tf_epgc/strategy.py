@@ -14,7 +14,7 @@ from tf_epgc.options import ExchangeOptions
 from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS
 
 #: Where each strategy of this process begins to number its groups. All workers make the same strategies in one order.
-_key_bases = itertools.count(0, 1000)
+_key_bases = itertools.count(1000, 1000)
 
 
 class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):

@@ -4,8 +4,7 @@ The last global batch of a data set gives some replicas fewer rows than others, 
 each replica's rows and then over replicas, so that rows of a short share weigh more than in one process; and the mean
 over no rows is NaN. Here a replica's gradients and batch statistics are weighted by its share of the rows, `rows *
 replicas / all rows`, which is exactly 1 in an even batch. That is done in `fit` with Keras's own `train_step`. A step
-of the user's own has its own idea of how losses are averaged; there, only what an empty share made non-finite is
-replaced by zero.
+of the user's own has its own idea of how losses are averaged, and is left alone.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ class ShareWeights:
     """What the local replicas' values of one step are worth.
 
     Args:
-        rows: Number of rows of each local replica, int32 scalars.
-        weights: Of each local replica, float32 scalars; None if only empty shares are to be made harmless.
+        weights: Of each local replica, float32 scalars.
     """
 
-    rows: Sequence[tf.Tensor]
-    weights: Sequence[tf.Tensor] | None
+    weights: Sequence[tf.Tensor]
 
     def apply(self, value, replica: int):
         """A local replica's gradient, weighted."""
@@ -38,8 +35,6 @@ class ShareWeights:
 
     def _weighted(self, value: tf.Tensor, replica: int) -> tf.Tensor:
         """A branch for each value, so that an even batch costs no pass over memory and no value waits for another."""
-        if self.weights is None:
-            return _either(self.rows[replica] == 0, lambda: _finite_or_zero(value), value)
         weight = self.weights[replica]
         return _either(weight != 1.0, lambda: _times_or_zero(value, weight), value)
 
@@ -52,28 +47,25 @@ def _either(condition, changed: Callable, value: tf.Tensor) -> tf.Tensor:
     return result
 
 
-def _finite_or_zero(value: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.math.is_finite(value), value, tf.zeros_like(value))
-
-
 def _times_or_zero(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """`value * weight`, and zero where the weight is zero, whatever the value."""
     return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
 
 
-def rows_of_shares(local_results: Callable, args: Sequence) -> list[tf.Tensor] | None:
+def rows_of_shares(local_results: Callable, args: Sequence, replicas: int) -> list[tf.Tensor] | None:
     """Rows of each local replica's share, from the first argument that has rows.
 
     Args:
         local_results: `Strategy.experimental_local_results`.
         args: What `Strategy.run` was given.
+        replicas: Number of local replicas.
 
     Returns:
         int32 scalars, or None if nothing has rows or all batches are known to have the same number.
     """
     for leaf in tf.nest.flatten(args, expand_composites=False):
         shares = local_results(leaf)
-        if not all(isinstance(share, tf.Tensor) and share.shape.rank != 0 for share in shares):
+        if len(shares) != replicas or not all(isinstance(s, tf.Tensor) and s.shape.rank for s in shares):
             continue
         if not tf.executing_eagerly() and all(s.shape.rank is not None and s.shape[0] is not None for s in shares):
             return None

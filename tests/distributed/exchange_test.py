@@ -75,6 +75,11 @@ class ExchangeTest(tf.test.TestCase):
             for gradient in result[:2]:
                 self.assertFalse(np.isfinite(gradient.reshape(-1)[-1]), case)
 
+    def test_nothing_to_send(self):
+        """Tensors without elements, alone in their call: a collective of no bytes crashes the runtime."""
+        for shapes in run_workers("tests.distributed.exchange_workers:empty", workers=2, timeout=60):
+            self.assertEqual(shapes, [(0, 5), (0, 3), (3, 0)])
+
     def test_bytes_on_the_wire(self):
         """Counted by the kernel on the workers' sockets, for a model of 10 M parameters."""
         shapes = [(3, 3, 256, 512), (4096, 2000), (512,), (2000, 300), (300,)]

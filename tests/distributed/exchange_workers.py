@@ -111,6 +111,23 @@ def _simulate(replicas, options, op="SUM", special=None, rows=None, steps=1):
     return to_numpy(tf_epgc.simulate_all_reduce(by_replica, reduce_op=op, seed=7, step=steps - 1, **options))
 
 
+def empty():
+    """Shapes of reduced gradients that have no elements."""
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+
+    def replica_fn():
+        values = [
+            tf.ones([0, 5]),
+            tf.ones([0, 3], tf.float64),
+            tf.IndexedSlices(tf.ones([3, 0]), tf.constant([1, 1, 2])),
+        ]
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce("SUM", values, options=tf_epgc.GradientOptions())
+
+    reduced = strategy.run(tf.function(replica_fn))
+    return [tuple((v.values if isinstance(v, tf.IndexedSlices) else v).shape) for v in reduced]
+
+
 def bytes_of_a_step(formats, shapes):
     """Bytes that this worker's sockets sent in one training step of a model with `shapes`, by format."""
     strategy = tf_epgc.EPGCMirroredStrategy(bits=32)

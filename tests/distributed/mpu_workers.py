@@ -107,6 +107,8 @@ def weights_of(model):
 
 def state_of(optimizer):
     """Every variable of the optimizer, and what tests look at."""
+    import tensorflow as tf
+
     variables = optimizer.variables
     variables = variables() if callable(variables) else variables
     return {
@@ -114,7 +116,7 @@ def state_of(optimizer):
         "scale": float(optimizer.loss_scale),
         "skipped": int(optimizer.skipped_steps),
         "good": int(optimizer.good_steps),
-        "iterations": int(np.array(optimizer.iterations)),
+        "iterations": int(tf.convert_to_tensor(optimizer.iterations)),
     }
 
 
@@ -140,13 +142,17 @@ def recorder(case):
 
 def fit_with_bad_step(case, policy="float32", value=np.inf, bad=(2,), accumulate=None, eager=False):
     """Trains by `fit` on data with bad values for one worker."""
+    from tf_epgc.keras_integration import MPUMonitor
+
     extra = {"gradient_accumulation_steps": accumulate} if accumulate else {}
     model = case.model(lambda: case.mpu(case.sgd(**extra), initial_scale=2.0**10, growth_steps=3), policy)
     model.run_eagerly = eager
     x, y = samples()
-    record = recorder(case)
-    model.fit(dataset(poisoned(x, value, bad), y), epochs=1, verbose=0, callbacks=[record])
-    return result_of(model, scales=record.scales, skipped_by_step=record.skipped, by_step=record.weights)
+    record, monitor = recorder(case), MPUMonitor()
+    history = model.fit(dataset(poisoned(x, value, bad), y), verbose=0, callbacks=[record, monitor]).history
+    return result_of(
+        model, scales=record.scales, skipped_by_step=record.skipped, by_step=record.weights, history=history
+    )
 
 
 def loop_with_bad_step(case, policy="float32", value=np.nan, bad=(2,), accumulate=None, compiled=True):
@@ -188,7 +194,7 @@ def train_step(case, model, optimizer=None, apply=None):
         if apply:
             apply(gradients)
         else:
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
     return lambda batch: strategy.run(one_replica, args=batch)
 
@@ -320,7 +326,7 @@ def loop_in_cond(case):
 
     def apply(gradients):
         def run():
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return tf.constant(0)
 
         tf.cond(tf.equal(step % 2, 0), run, lambda: tf.constant(0))
@@ -355,7 +361,10 @@ def resumes(library, kind, folder, bits=11):
 def _growing(case, policy, accumulate=None):
     """A model in the middle of a growth interval: after 5 of 4 + 4 good steps."""
     extra = {"gradient_accumulation_steps": accumulate} if accumulate else {}
-    inner = lambda: case.keras.optimizers.Adam(0.01, **extra)
+
+    def inner():
+        return case.keras.optimizers.Adam(0.01, **extra)
+
     return case.model(lambda: case.mpu(inner(), initial_scale=2.0**8, growth_steps=4), policy)
 
 
@@ -418,7 +427,10 @@ def resume_from_backup(case, folder, policy):
 
     # In tf_keras only the chief writes, and all read what it wrote; in Keras 3 every worker has its own.
     folder = folder if case.is_keras3 else os.path.dirname(folder)
-    backup = lambda: case.keras.callbacks.BackupAndRestore(os.path.join(folder, f"{policy}_backup"))
+
+    def backup():
+        return case.keras.callbacks.BackupAndRestore(os.path.join(folder, f"{policy}_backup"))
+
     model = _growing(case, policy)
     with contextlib.suppress(Stop):
         model.fit(dataset(x, y), epochs=2, verbose=0, callbacks=[backup(), Fail()])
@@ -433,6 +445,8 @@ def resume_from_backup(case, folder, policy):
 
 def keras_loss_scale_optimizer(library):
     """fit with the library's LossScaleOptimizer while one worker overflows."""
+    import tensorflow as tf
+
     case = Case(library, make_strategy("epgc"))
     x, y = samples()
 
@@ -443,15 +457,4 @@ def keras_loss_scale_optimizer(library):
     model.fit(dataset(poisoned(x, np.inf, (2,)), y), verbose=0)
     optimizer = model.optimizer
     scale = optimizer.dynamic_scale if case.is_keras3 else optimizer.loss_scale
-    return {"weights": weights_of(model), "scale": float(np.array(scale))}
-
-
-def monitored(library):
-    """fit with an MPUMonitor while one worker overflows."""
-    from tf_epgc.keras_integration import MPUMonitor
-
-    case = Case(library, make_strategy("epgc"))
-    model = case.model(lambda: case.mpu(initial_scale=16.0))
-    x, y = samples()
-    history = model.fit(dataset(poisoned(x, np.inf, (2,)), y), verbose=0, callbacks=[MPUMonitor()]).history
-    return {"history": {name: values for name, values in history.items() if name != "loss"}}
+    return {"weights": weights_of(model), "scale": float(tf.convert_to_tensor(scale))}

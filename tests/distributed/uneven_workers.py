@@ -4,10 +4,8 @@ import contextlib
 import importlib
 
 import numpy as np
-import tensorflow as tf
 
 import tf_epgc
-from tests.distributed import harness
 
 
 def _layers(layers, model):
@@ -54,23 +52,3 @@ def _train(keras, strategy, model, rows, **arguments):
         "evaluate": net.evaluate(x, y, batch_size=16, verbose=0),
         "weights": net.get_weights(),
     }
-
-
-def custom_loop():
-    """A loop of the user's own in which worker 1's share is empty and its mean loss NaN: the reduced gradients."""
-    strategy = tf_epgc.EPGCMirroredStrategy(bits=8, min_elements=1)
-    rows = 0 if harness.worker_index() == 1 else 3
-    with strategy.scope():
-        variable = tf.Variable(tf.ones([5, 2]))
-
-    def replica_fn(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.matmul(x, variable))
-        gradient = tape.gradient(loss, variable)
-        return tf.distribute.get_replica_context().all_reduce("SUM", [gradient / 2.0])[0]
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 5])])
-    def step(x):
-        return strategy.run(replica_fn, args=(x,))
-
-    return step(tf.ones([rows, 5])).numpy()

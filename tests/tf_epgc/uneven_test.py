@@ -40,11 +40,5 @@ class FitTest(parameterized.TestCase, tf.test.TestCase):
                         self.assertAllClose(a, b, rtol=1e-5, atol=1e-5)
 
 
-class CustomLoopTest(tf.test.TestCase):
-    def test_empty_share_adds_nothing(self):
-        for gradient in run_workers(WORKERS + "custom_loop", workers=2, timeout=60):
-            self.assertAllEqual(gradient, np.full([5, 2], 0.25))
-
-
 if __name__ == "__main__":
     tf.test.main()
