@@ -67,6 +67,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
         self._handshake_seconds = communication_options.timeout_seconds or _HANDSHAKE_SECONDS
         self._variables: list[str] = []
         self._compared_variables = 0
+        self._compared_gradients: set[tuple[str, ...]] = set()
         self._weights: ShareWeights | None = None
         self._trainable = TrainableVariables()
         if not config.codec.is_exact:
@@ -164,6 +165,16 @@ class EPGCExtended(CollectiveAllReduceExtended):
         return variable
 
     @tf.autograph.experimental.do_not_convert
+    def _compare_gradients(self, values) -> None:
+        """Compares a new list of gradients with the other workers': packs of other shapes may be of equal size."""
+        descriptions = tuple(f"gradient {tf.as_dtype(v.dtype).name}{v.shape}" for v in values)
+        if self._num_workers == 1 or descriptions in self._compared_gradients:
+            return
+        self._compared_gradients.add(descriptions)
+        with tf.init_scope():
+            compare_variables(self._gather_from_workers, descriptions)
+
+    @tf.autograph.experimental.do_not_convert
     def _compare_variables(self) -> None:
         """Compares the variables made so far with the other workers', unless that has been done.
 
@@ -254,6 +265,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
         destinations = [destination for _, destination in value_destination_pairs]
         options = self._mark(reduce_op, values, destinations, options)
         if gradient_options_of(options) is not None:
+            self._compare_gradients(values)
             value_destination_pairs = [(self._weighted(value), to) for value, to in value_destination_pairs]
         return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
 

@@ -65,7 +65,7 @@ def gradient_shapes():
     strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
 
     def replica_fn():
-        gradient = tf.ones([4000 + 1000 * worker_index()])
+        gradient = tf.ones([2000 + 40 * worker_index()])
         return tf.distribute.get_replica_context().all_reduce("SUM", [gradient], options=tf_epgc.GradientOptions())
 
     strategy.run(tf.function(replica_fn))
