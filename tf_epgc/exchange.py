@@ -156,13 +156,8 @@ def _decode_rows(codec: PackCodec, codes, indices, lengths, like: tf.Tensor, dty
     return tf.cast(values, dtype), tf.concat(all_indices, 0)
 
 
-def _variable_elements(slices: tf.IndexedSlices) -> int | None:
-    """Elements of the variable that the slices belong to, or None if its shape is not known."""
-    return slices.shape.num_elements()
-
-
 def _codec_of_slices(slices: tf.IndexedSlices, config: ExchangeConfig) -> CodecConfig:
-    elements = _variable_elements(slices)
+    elements = slices.shape.num_elements()  # of the variable; None if its shape is not known
     return EXACT if elements is not None and elements < config.min_elements else config.codec
 
 

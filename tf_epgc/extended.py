@@ -312,9 +312,9 @@ def _sharded_by_rows(dataset):
     """`dataset`, of which each worker predicts its own rows: with sharding off all predict all, and results are cut."""
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
-    options = tf.data.Options()
     if dataset.options().experimental_distribute.auto_shard_policy != tf.data.experimental.AutoShardPolicy.OFF:
         return dataset
+    options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.with_options(options)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 from tf_epgc._tf_compat import CommunicationImplementation, CommunicationOptions
 from tf_epgc.formats import CodecConfig
 
@@ -79,4 +77,4 @@ def gradient_options_of(options: CommunicationOptions | None) -> GradientOptions
     """The `GradientOptions` that `options` are or carry, or None."""
     if isinstance(options, GradientOptions):
         return options
-    return copy.copy(getattr(options, "gradient_options", None))
+    return getattr(options, "gradient_options", None)
