@@ -13,10 +13,11 @@ _PUBLIC = {
     "MPUOptimizer": "keras_integration",
     "PROTOCOL_VERSION": "formats",
     "WorkerMismatchError": "handshake",
+    "WorkersMissingError": "start_up",
     "decode": "ops",
     "encode": "ops",
     "quantize": "ops",
-    "simulate_all_reduce": "exchange",
+    "simulate_all_reduce": "simulation",
 }
 
 __all__ = ["__version__", *_PUBLIC]

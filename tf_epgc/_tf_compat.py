@@ -20,6 +20,7 @@ from tensorflow.python.distribute import (
     mirrored_run,
     values,
 )
+from tensorflow.python.eager import context
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import collective_ops, control_flow_util, resource_variable_ops
@@ -34,6 +35,9 @@ CommunicationImplementation = collective_util.CommunicationImplementation
 #: A variable that lives on several devices.
 DistributedVariable = values.DistributedVariable
 
+#: A value with a part for each local replica.
+DistributedValues = values.DistributedValues
+
 #: A value that is the same on all replicas.
 Mirrored = values.Mirrored
 
@@ -46,15 +50,45 @@ def distribute_values(local_values: list):
     return distribute_utils.regroup(tuple(local_values))
 
 
-def in_nested_graph_of_replica() -> bool:
-    """Whether a replica function is inside control flow, where `merge_call` raises.
+def in_nested_graph_of_replica(replicas: int) -> bool:
+    """Whether a replica function is inside control flow, where `merge_call` raises but collectives can be traced.
 
-    The condition is the one under which `mirrored_run._MirroredReplicaContext._merge_call` refuses.
+    The condition is the one under which `mirrored_run._MirroredReplicaContext._merge_call` refuses; less the case of
+    several replicas run eagerly, each of whose functions would wait in its first collective for the next replica's.
     """
     thread = threading.current_thread()
     if not isinstance(thread, mirrored_run._MirroredReplicaThread):
         return False
-    return tf_ops.get_default_graph() != thread.graph
+    traced = getattr(thread.graph, "building_function", False)
+    return tf_ops.get_default_graph() != thread.graph and (traced or replicas == 1)
+
+
+def cluster_tasks(cluster_resolver) -> tuple[list[tuple[str, str]], int] | None:
+    """Names and addresses of all workers in the order of their numbers, and this one's number; None without a cluster.
+
+    A worker of the job `chief` is the first, as TensorFlow counts them; an evaluator trains with nobody.
+    """
+    spec = cluster_resolver.cluster_spec().as_dict()
+    job = cluster_resolver.task_type
+    if job not in ("chief", "worker") or cluster_resolver.task_id is None:
+        return None
+    tasks = [(name, i) for name in ("chief", "worker") for i in range(len(spec.get(name, ())))]
+    own = (job, int(cluster_resolver.task_id))
+    if own not in tasks:
+        return None  # TensorFlow says what is wrong
+    addresses = [(f"{name.capitalize()} {i}", spec[name][i]) for name, i in tasks]
+    return addresses, tasks.index(own)
+
+
+def runtime_has_started() -> bool:
+    """Whether some op has run, or devices have been listed, before collectives between workers were configured."""
+    ctx = context.context()
+    return ctx._context_handle is not None and ctx._collective_leader is None
+
+
+def cluster_is_joined() -> bool:
+    """Whether another strategy of this process has already joined the cluster."""
+    return context.context()._collective_leader is not None
 
 
 def in_xla() -> bool:
@@ -78,7 +112,7 @@ def is_gpu(device: str) -> bool:
 
 
 class _Launcher(cross_device_utils.CollectiveReplicaLauncher):
-    """TensorFlow's launcher, which also works in a function that is called inside of control flow.
+    """TensorFlow's launcher, which also works in a function that is called inside of control flow, and for no values.
 
     A collective's instance key is fed when the outermost function is called, except where a function is called by a
     branch or a loop's body, as Keras 3 does with `steps_per_execution`: there nobody feeds it, and a key of the graph's
@@ -91,6 +125,23 @@ class _Launcher(cross_device_utils.CollectiveReplicaLauncher):
         key = self._collective_keys.get_instance_key(self._group_key, self._device)
         with tf.device("CPU:0"):
             return tf.constant(key, tf.int32)
+
+
+    def all_reduce(self, input_tensor, control_input=None, options=None):
+        if input_tensor.shape.num_elements() == 0:
+            return tf.identity(input_tensor)
+        return super().all_reduce(input_tensor, control_input, options)
+
+    def _all_gather(self, input_tensor, options):
+        """With one value more where there may be none, since a collective of no bytes crashes the runtime."""
+        if input_tensor.shape.num_elements():
+            return super()._all_gather(input_tensor, options)
+        flat = tf.concat([tf.reshape(input_tensor, [-1]), tf.zeros([1], input_tensor.dtype)], 0)
+        rows = tf.reshape(super()._all_gather(flat, options), [self._group_size, -1])[:, :-1]
+        shape = tf.shape(input_tensor)
+        gathered = tf.reshape(rows, tf.concat([[self._group_size * shape[0]], shape[1:]], 0))
+        gathered.set_shape(tf.TensorShape([None]).concatenate(input_tensor.shape[1:]))
+        return gathered
 
 
 def _is_called_in_control_flow(graph) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import tensorflow as tf
 
 from tf_epgc import ops
-from tf_epgc._tf_compat import CollectiveAllReduce, Collectives, is_gpu, plain_variable
+from tf_epgc._tf_compat import CollectiveAllReduce, Collectives, is_gpu, plain_variable, use_static_keys_in_loops
 from tf_epgc.exchange import ExchangeConfig, Replica, check_gradients, exchange_gradients, is_sparse
 from tf_epgc.formats import CodecConfig
 from tf_epgc.options import gradient_options_of
@@ -36,13 +37,27 @@ class EPGCAllReduce(CollectiveAllReduce):
         # The random bits of stochastic rounding follow from how many exchanges there have been.
         self._steps = [plain_variable(0, tf.int64, _host_of(device)) for device in self._devices]
         self._tokens = [_ordering_tokens(device) for device in self._devices]
+        use_static_keys_in_loops(self)
+
+    def __deepcopy__(self, memo):
+        """As `CollectiveAllReduce.__deepcopy__`, which would make one of its own class."""
+        return EPGCAllReduce(
+            self._config,
+            self._simulate,
+            self._first_replica,
+            self._devices,
+            self._group_size,
+            options=self._options,
+            collective_keys=copy.deepcopy(self._collective_keys, memo),
+            canonicalize_devices=self._canonicalize_devices,
+        )
 
     @tf.autograph.experimental.do_not_convert
     def _all_reduce(self, reduce_op, value, replica_id, options):
         """Implements `CollectiveAllReduce._all_reduce`, which all its dense and sparse reductions end in."""
         marked = gradient_options_of(options)
         if marked is None:
-            return super()._all_reduce(reduce_op, value, replica_id, options)
+            return self._reduce_by_dtype(reduce_op, value, replica_id, options)
         flat = tf.nest.flatten(value)
         check_gradients(flat)
         codec = marked.codec_config(self._config.codec)

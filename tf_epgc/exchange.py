@@ -1,7 +1,7 @@
-"""The exchange of docs/wire_format.md, section 5, for one replica, and the same for all replicas in one process.
+"""The exchange of docs/wire_format.md, section 5, for one replica.
 
 A pack is coded, sent and decoded by `PackCodec`, which knows no transport: `exchange_gradients` puts collectives
-between its phases, `simulate_all_reduce` a loop over replicas. So the two cannot differ by a bit.
+between its phases, `simulate_all_reduce` (simulation.py) a loop over replicas. So the two cannot differ by a bit.
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ class PackCodec:
     def unpack(self, codes: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return ops.unpack(codes, self.config, like)
 
+    def pack_rows(self, rows: tf.Tensor, replica: int) -> tf.Tensor:
+        """One replica's rows of a sparse gradient; as they are where they travel exactly, float64 included."""
+        return rows if self.config.is_exact else self.pack([rows], replica, shards=1)[0]
+
+    def unpack_rows(self, codes: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        return codes if self.config.is_exact else self.unpack(codes[tf.newaxis], [like])[0]
+
 
 @dataclasses.dataclass(frozen=True)
 class Replica:
@@ -76,9 +83,11 @@ def check_gradients(values: Sequence) -> None:
     """Refuses values that cannot be coded.
 
     Raises:
-        TypeError: If one is not floating.
+        TypeError: If one is None or not floating.
     """
-    for value in values:
+    for i, value in enumerate(values):
+        if value is None:
+            raise TypeError(f"Gradient {i} is None; leave out gradients that do not exist, on every replica alike.")
         if value.dtype not in _CODED_DTYPES:
             raise TypeError(
                 f"A gradient has dtype {tf.as_dtype(value.dtype).name}; gradients must be float32, float16, bfloat16 "
@@ -86,13 +95,13 @@ def check_gradients(values: Sequence) -> None:
             )
 
 
-def _plan(values: Sequence[tf.Tensor], config: ExchangeConfig) -> PackPlan:
+def plan_exchange(values: Sequence[tf.Tensor], config: ExchangeConfig) -> PackPlan:
     specs = [TensorSpec(v.shape.num_elements(), v.dtype.name) for v in values]
     min_elements = sys.maxsize if config.codec.is_exact else config.min_elements
     return plan_packs(specs, min_elements, config.bytes_per_pack)
 
 
-def _pack_codecs(plan: PackPlan, config: ExchangeConfig, replicas: int, step, scale: float):
+def pack_codecs(plan: PackPlan, config: ExchangeConfig, replicas: int, step, scale: float):
     """Pairs of the positions of a pack's tensors and its `PackCodec`."""
     for index, positions in enumerate(plan.coded):
         yield positions, PackCodec(config.codec, index, replicas, step, scale)
@@ -100,7 +109,7 @@ def _pack_codecs(plan: PackPlan, config: ExchangeConfig, replicas: int, step, sc
         yield plan.small, PackCodec(EXACT, len(plan.coded), replicas, step, scale)
 
 
-def _add_in_order(rows: tf.Tensor, count: int, scale: float) -> tf.Tensor:
+def add_in_order(rows: tf.Tensor, count: int, scale: float) -> tf.Tensor:
     """Sum over the first axis, in replica order, times `scale`."""
     total = rows[0]
     for i in range(1, count):
@@ -111,8 +120,8 @@ def _add_in_order(rows: tf.Tensor, count: int, scale: float) -> tf.Tensor:
 def _exchange_dense(values: Sequence[tf.Tensor], config: ExchangeConfig, replica: Replica, step, scale: float):
     # What has no elements is its own sum, and a collective of no bytes would crash the runtime.
     results: list = [v if v.shape.num_elements() == 0 else None for v in values]
-    plan = _plan(values, config)
-    for positions, codec in _pack_codecs(plan, config, replica.count, step, scale):
+    plan = plan_exchange(values, config)
+    for positions, codec in pack_codecs(plan, config, replica.count, step, scale):
         tensors = [values[i] for i in positions]
         if all(results[i] is not None for i in positions):
             continue
@@ -123,7 +132,7 @@ def _exchange_dense(values: Sequence[tf.Tensor], config: ExchangeConfig, replica
     for i in plan.exact:
         if results[i] is not None:
             continue
-        results[i] = _add_in_order(replica.collectives.all_gather(values[i]), replica.count, scale)
+        results[i] = add_in_order(replica.collectives.all_gather(values[i]), replica.count, scale)
     return results
 
 
@@ -134,21 +143,20 @@ def sum_duplicate_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
         values = tf.cast(values, tf.float32)
     indices, positions = tf.unique(slices.indices)
     summed = tf.math.unsorted_segment_sum(values, positions, tf.shape(indices)[0])
-    summed.set_shape([None, *values.shape[1:]])
+    summed.set_shape(tf.TensorShape([None]).concatenate(values.shape[1:]))
     return tf.IndexedSlices(summed, indices, slices.dense_shape)
 
 
-def _pad_rows(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    missing = rows - tf.shape(tensor)[0]
-    return tf.pad(tensor, [[0, missing]] + [[0, 0]] * (tensor.shape.rank - 1))
+def pad_rows(tensor: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    missing = tf.concat([[rows - tf.shape(tensor)[0]], tf.shape(tensor)[1:]], 0)
+    return tf.concat([tensor, tf.zeros(missing, tensor.dtype)], 0)
 
 
-def _decode_rows(codec: PackCodec, codes, indices, lengths, like: tf.Tensor, dtype, replicas: int):
+def decode_rows(codec: PackCodec, codes, indices, lengths, like: tf.Tensor, dtype, replicas: int):
     """Decodes every replica's rows and strips the padding; returns values and indices, in replica order."""
     all_values, all_indices = [], []
     for i in range(replicas):
-        decoded = codec.unpack(codes[i][tf.newaxis], [like])[0]
-        all_values.append(decoded[: lengths[i]])
+        all_values.append(codec.unpack_rows(codes[i], like)[: lengths[i]])
         all_indices.append(indices[i][: lengths[i]])
     values = tf.concat(all_values, 0)
     if codec.scale != 1.0:
@@ -156,7 +164,7 @@ def _decode_rows(codec: PackCodec, codes, indices, lengths, like: tf.Tensor, dty
     return tf.cast(values, dtype), tf.concat(all_indices, 0)
 
 
-def _codec_of_slices(slices: tf.IndexedSlices, config: ExchangeConfig) -> CodecConfig:
+def codec_of_slices(slices: tf.IndexedSlices, config: ExchangeConfig) -> CodecConfig:
     elements = slices.shape.num_elements()  # of the variable; None if its shape is not known
     return EXACT if elements is not None and elements < config.min_elements else config.codec
 
@@ -170,14 +178,14 @@ def _exchange_slices(slices: tf.IndexedSlices, codec: PackCodec, replica: Replic
     lengths = gather(tf.shape(local.indices)[0])
     # At least one row, since a collective of no bytes would be a special case of the runtime.
     rows = tf.maximum(tf.reduce_max(lengths), 1)
-    padded = _pad_rows(local.values, rows)
-    indices = gather(_pad_rows(local.indices, rows))
-    codes = gather(codec.pack([padded], replica.index, shards=1)[0])
-    values, indices = _decode_rows(codec, codes, indices, lengths, padded, slices.values.dtype, replica.count)
+    padded = pad_rows(local.values, rows)
+    indices = gather(pad_rows(local.indices, rows))
+    codes = gather(codec.pack_rows(padded, replica.index))
+    values, indices = decode_rows(codec, codes, indices, lengths, padded, slices.values.dtype, replica.count)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
-def _map_by_sparsity(values: Sequence, dense: Callable, sparse: Callable) -> list:
+def map_by_sparsity(values: Sequence, dense: Callable, sparse: Callable) -> list:
     """`dense` of the list of dense values, `sparse` of each other one and its number, in the order of `values`."""
     dense_at = [i for i, v in enumerate(values) if not is_sparse(v)]
     results: list = [None] * len(values)
@@ -202,137 +210,15 @@ def exchange_gradients(values: Sequence, config: ExchangeConfig, replica: Replic
     Returns:
         The reduced values, the same bits on every replica.
     """
-    first_sparse_index = _first_sparse_index(values)
+    first_sparse = first_sparse_index(values)
 
     def sparse(slices, number):
-        codec = PackCodec(_codec_of_slices(slices, config), first_sparse_index + number, replica.count, step, scale)
+        codec = PackCodec(codec_of_slices(slices, config), first_sparse + number, replica.count, step, scale)
         return _exchange_slices(slices, codec, replica)
 
-    return _map_by_sparsity(values, lambda dense: _exchange_dense(dense, config, replica, step, scale), sparse)
+    return map_by_sparsity(values, lambda dense: _exchange_dense(dense, config, replica, step, scale), sparse)
 
 
-def _first_sparse_index(values: Sequence) -> int:
+def first_sparse_index(values: Sequence) -> int:
     """The pack index of the first sparse gradient: above all that dense ones can have."""
     return len(values) + 1
-
-
-def _simulate_dense(by_replica: Sequence[Sequence[tf.Tensor]], config: ExchangeConfig, step, scale: float):
-    count = len(by_replica)
-    results: list = [None] * len(by_replica[0])
-    plan = _plan(by_replica[0], config)
-    for positions, codec in _pack_codecs(plan, config, count, step, scale):
-        sent = tf.stack([codec.pack([values[i] for i in positions], r) for r, values in enumerate(by_replica)])
-        codes = tf.stack([codec.reduce(sent[:, shard], shard) for shard in range(count)])
-        for i, result in zip(positions, codec.unpack(codes, [by_replica[0][i] for i in positions]), strict=True):
-            results[i] = result
-    for i in plan.exact:
-        results[i] = _add_in_order(tf.stack([values[i] for values in by_replica]), count, scale)
-    return results
-
-
-def _simulate_slices(by_replica: Sequence[tf.IndexedSlices], codec: PackCodec) -> tf.IndexedSlices:
-    local = [sum_duplicate_rows(slices) for slices in by_replica]
-    lengths = tf.stack([tf.shape(slices.indices)[0] for slices in local])
-    rows = tf.maximum(tf.reduce_max(lengths), 1)
-    padded = [_pad_rows(slices.values, rows) for slices in local]
-    indices = tf.stack([_pad_rows(slices.indices, rows) for slices in local])
-    codes = tf.stack([codec.pack([values], r, shards=1)[0] for r, values in enumerate(padded)])
-    dtype = by_replica[0].values.dtype
-    values, indices = _decode_rows(codec, codes, indices, lengths, padded[0], dtype, len(local))
-    return tf.IndexedSlices(values, indices, by_replica[0].dense_shape)
-
-
-def _check_same(by_replica: Sequence[Sequence]) -> None:
-    first = by_replica[0]
-    for r, values in enumerate(by_replica):
-        if len(values) != len(first):
-            raise ValueError(
-                f"Replica {r} has {len(values)} gradients, replica 0 has {len(first)}; give each the same ones."
-            )
-        for i, (a, b) in enumerate(zip(first, values, strict=True)):
-            if is_sparse(a) != is_sparse(b) or a.dtype != b.dtype or (not is_sparse(a) and a.shape != b.shape):
-                raise ValueError(
-                    f"Gradient {i} is {a.dtype.name} of shape {a.shape} on replica 0 but {b.dtype.name} of shape "
-                    f"{b.shape} on replica {r}; give every replica the same ones."
-                )
-
-
-def simulate_all_reduce(
-    gradients: Sequence,
-    bits: int = 11,
-    rounding: str = "nearest",
-    scaling: str | None = None,
-    reduce_op: str = "SUM",
-    min_elements: int = DEFAULT_MIN_ELEMENTS,
-    bytes_per_pack: int = DEFAULT_BYTES_PER_PACK,
-    seed: int = 0,
-    step=0,
-):
-    """What N workers would get from `EPGCMirroredStrategy`, bit for bit, in one process.
-
-    Args:
-        gradients: A list with one entry a replica, in replica order: a list of tensors and `tf.IndexedSlices` in
-            the order of the variables, or a single one.
-        bits: 8, 9, 11 or 16; 32 adds in float32, in replica order.
-        rounding: `"truncate"`, `"nearest"` or `"stochastic"`.
-        scaling: `"block"`, `"none"` or None for the format's default.
-        reduce_op: `"SUM"` or `"MEAN"`.
-        min_elements: Smaller tensors travel as float32.
-        bytes_per_pack: As the strategy's `communication_options` have it.
-        seed: Of stochastic rounding.
-        step: The number of exchanges done before, which stochastic rounding depends on.
-
-    Returns:
-        The reduced gradients: a list like one replica's, or a single one.
-
-    Raises:
-        ValueError: For settings that are not supported, no replicas, or replicas that do not match.
-        TypeError: If a gradient is not floating.
-
-    Example:
-
-    >>> workers = [[tf.constant([1.0, 2.0])], [tf.constant([0.5, 0.25])]]
-    >>> [g.numpy() for g in tf_epgc.simulate_all_reduce(workers, bits=8, min_elements=0)]
-    [array([1.5, 2. ], dtype=float32)]
-    """
-    if str(reduce_op).upper().removeprefix("REDUCEOP.") not in ("SUM", "MEAN"):
-        raise ValueError(f"reduce_op={reduce_op!r} is not supported; use 'SUM' or 'MEAN'.")
-    if not gradients:
-        raise ValueError("gradients is empty; give one entry for each replica.")
-    single = not isinstance(gradients[0], (list, tuple))
-    by_replica = [_as_tensors([g] if single else g) for g in gradients]
-    _check_same(by_replica)
-    check_gradients(by_replica[0])
-    count = len(by_replica)
-    scale = 1.0 / count if str(reduce_op).upper().endswith("MEAN") else 1.0
-    config = ExchangeConfig(CodecConfig(bits, rounding, scaling, seed), min_elements, bytes_per_pack)
-    results = _simulate(by_replica, config, tf.convert_to_tensor(step, tf.int64), scale) if count > 1 else by_replica[0]
-    return results[0] if single else results
-
-
-def _as_tensors(values: Sequence) -> list:
-    """Tensors, also inside of `tf.IndexedSlices`, which takes lists and arrays as they are."""
-    return [
-        tf.IndexedSlices(
-            *(None if part is None else tf.convert_to_tensor(part) for part in (v.values, v.indices, v.dense_shape))
-        )
-        if is_sparse(v)
-        else tf.convert_to_tensor(v)
-        for v in values
-    ]
-
-
-def _simulate(by_replica: Sequence[Sequence], config: ExchangeConfig, step, scale: float) -> list:
-    first = by_replica[0]
-    dense_at = [i for i, v in enumerate(first) if not is_sparse(v)]
-    sparse_at = [i for i, v in enumerate(first) if is_sparse(v)]
-
-    def dense(_):
-        return _simulate_dense([[values[i] for i in dense_at] for values in by_replica], config, step, scale)
-
-    def sparse(slices, number):
-        index = _first_sparse_index(first) + number
-        codec = PackCodec(_codec_of_slices(slices, config), index, len(by_replica), step, scale)
-        return _simulate_slices([values[sparse_at[number]] for values in by_replica], codec)
-
-    return _map_by_sparsity(first, dense, sparse)

@@ -12,19 +12,23 @@ from tf_epgc._tf_compat import (
     Collectives,
     CommunicationOptions,
     Mirrored,
+    cluster_is_joined,
+    cluster_tasks,
     distribute_values,
     in_nested_graph_of_replica,
     in_xla,
     is_gpu,
     make_launcher,
+    runtime_has_started,
     use_static_keys_in_loops,
 )
+from tf_epgc.carriers import from_carrier, gather_strings, is_carried, to_carrier
 from tf_epgc.cross_device_ops import EPGCAllReduce
 from tf_epgc.exchange import ExchangeConfig, check_gradients
 from tf_epgc.formats import PROTOCOL_VERSION
 from tf_epgc.gradients import TrainableVariables, are_gradients
 from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_variables, describe_variable
-from tf_epgc.initial_values import CARRIERS, Carried, with_own_seed
+from tf_epgc.initial_values import Carried, with_own_seed
 from tf_epgc.keras_steps import (
     has_keras_train_step,
     in_keras_predict,
@@ -33,12 +37,9 @@ from tf_epgc.keras_steps import (
     refuse_local_clipping,
 )
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
+from tf_epgc.start_up import ClusterWatch, report, wait_for_workers
 from tf_epgc.uneven import ShareWeights, rows_of_shares
 from tf_epgc.version import __version__
-
-#: How long a worker waits for the others at start-up and when variables are compared, unless
-#: `communication_options` have a time-out.
-_HANDSHAKE_SECONDS = 300.0
 
 #: Where the handshake's group keys begin, far from TensorFlow's own: it must also reach workers whose devices, and
 #: so whose other keys, differ.
@@ -55,33 +56,63 @@ class EPGCExtended(CollectiveAllReduceExtended):
         container_strategy: The `EPGCMirroredStrategy`.
         config: How gradients are exchanged.
         simulate: Round only.
+        start_timeout: Seconds that workers wait for each other when they join the cluster and compare what they made.
         cluster_resolver: Or None for `TF_CONFIG`.
         communication_options: `ExchangeOptions`, which keep a call's mark.
     """
 
     def __init__(
-        self, container_strategy, config: ExchangeConfig, simulate: bool, cluster_resolver, communication_options
+        self,
+        container_strategy,
+        config: ExchangeConfig,
+        simulate: bool,
+        start_timeout: float,
+        cluster_resolver,
+        communication_options,
     ):
         self._config = config
         self._simulate = simulate
-        self._handshake_seconds = communication_options.timeout_seconds or _HANDSHAKE_SECONDS
+        self._start_timeout = start_timeout
         self._variables: list[str] = []
         self._compared_variables = 0
         self._compared_gradients: set[tuple[str, ...]] = set()
         self._weights: ShareWeights | None = None
+        self._warned_of_uneven_rows = False
         self._trainable = TrainableVariables()
         if not config.codec.is_exact:
             ops.library()  # so that a library that cannot be loaded stops every worker before it joins the cluster
         super().__init__(container_strategy, cluster_resolver, communication_options)
+        self._cluster_watch = ClusterWatch(self._num_workers)
 
     # Construction.
 
-    def _initialize_strategy(self, cluster_resolver, devices):
-        super()._initialize_strategy(cluster_resolver, devices)
+    def _initialize_local(self, cluster_resolver, devices=None):
+        super()._initialize_local(cluster_resolver, devices)
+        self._use_own_cross_device_ops()
+
+    def _initialize_multi_worker(self, cluster_resolver):
+        self._wait_for_workers(cluster_resolver)
+        super()._initialize_multi_worker(cluster_resolver)
+        self._use_own_cross_device_ops()
+
+    def _wait_for_workers(self, cluster_resolver):
+        if runtime_has_started():
+            raise RuntimeError(
+                "EPGCMirroredStrategy must be created before the first TensorFlow op runs, since that starts the "
+                "runtime without a cluster: move it up, right after the imports, before any tensor, dataset or list of "
+                "logical devices is made."
+            )
+        tasks = cluster_tasks(cluster_resolver)
+        if tasks is not None and len(tasks[0]) > 1 and not cluster_is_joined():
+            addresses, own = tasks
+            wait_for_workers(addresses, own, self._start_timeout)
+            report(f"{addresses[own][0]} of {len(addresses)} workers at {addresses[own][1]}")
+
+    def _use_own_cross_device_ops(self):
         if self._num_workers > 1:
             self._handshake = Collectives(
                 make_launcher(self._worker_device, self._num_workers, _HANDSHAKE_KEYS + self._collective_key_base),
-                CommunicationOptions(timeout_seconds=self._handshake_seconds),
+                CommunicationOptions(timeout_seconds=self._start_timeout),
             )
             compare_settings(self._gather_from_workers, self._settings())
         use_static_keys_in_loops(self._host_cross_device_ops)
@@ -94,7 +125,6 @@ class EPGCExtended(CollectiveAllReduceExtended):
             options=self._communication_options,
             collective_keys=self._collective_keys,
         )
-        use_static_keys_in_loops(self._cross_device_ops)
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         """Uses every logical CPU where there is no accelerator; TensorFlow would use the first one only."""
@@ -125,7 +155,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
                 return self._handshake.all_gather(tf.identity(words))
             except tf.errors.DeadlineExceededError as e:
                 raise WorkerMismatchError(
-                    f"Worker {self._id_in_cluster} waited {self._handshake_seconds:.0f} s for the other "
+                    f"Worker {self._id_in_cluster} waited {self._start_timeout:.0f} s for the other "
                     f"{self._num_workers - 1} worker(s) to compare settings or variables; see whether all of them run "
                     "the same script."
                 ) from e
@@ -187,12 +217,14 @@ class EPGCExtended(CollectiveAllReduceExtended):
             compare_variables(self._gather_from_workers, self._variables)
 
     def _experimental_distribute_dataset(self, dataset, options):
+        self._cluster_watch.check()
         self._compare_variables()
         if in_keras_predict() and self._num_workers > 1:
             dataset = _sharded_by_rows(dataset)
         return super()._experimental_distribute_dataset(dataset, options)
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
+        self._cluster_watch.check()
         self._compare_variables()
         return super()._distribute_datasets_from_function(dataset_fn, options)
 
@@ -241,17 +273,21 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _use_merge_call(self):
         """Without `merge_call` inside control flow, which it cannot leave: gradient accumulation all-reduces there."""
-        return super()._use_merge_call() and not in_nested_graph_of_replica()
+        return super()._use_merge_call() and not in_nested_graph_of_replica(self._num_devices_per_worker)
 
     def _gather_to_implementation(self, value, destinations, axis, options):
         """TensorFlow's all-gather for more dtypes than its collective has."""
         own = self._local(value).dtype
-        carrier = CARRIERS.get(own, tf.int32 if own == tf.bool else own)
-        if carrier == own:
-            return super()._gather_to_implementation(value, destinations, axis, options)
-        cast = tf.nest.map_structure(lambda v: tf.cast(v, carrier), value, expand_composites=True)
-        gathered = super()._gather_to_implementation(cast, destinations, axis, options)
-        return tf.nest.map_structure(lambda v: tf.cast(v, own), gathered, expand_composites=True)
+
+        def gather(part, along=axis):
+            return super(EPGCExtended, self)._gather_to_implementation(part, destinations, along, options)
+
+        if own == tf.string:
+            return gather_strings(gather, value, axis)
+        if not is_carried(own):
+            return gather(value)
+        gathered = gather(tf.nest.map_structure(to_carrier, value, expand_composites=True))
+        return tf.nest.map_structure(lambda v: from_carrier(v, own), gathered, expand_composites=True)
 
     def _reduce_to(self, reduce_op, value, destinations, options):
         self._refuse_xla()
@@ -261,6 +297,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         self._refuse_xla()
+        if not value_destination_pairs:
+            return []
         values = [self._local(value) for value, _ in value_destination_pairs]
         destinations = [destination for _, destination in value_destination_pairs]
         options = self._mark(reduce_op, values, destinations, options)
@@ -271,9 +309,24 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _replica_ctx_all_reduce(self, reduce_op, value, options=None):
         self._refuse_xla()
-        options = self._mark(reduce_op, tf.nest.flatten(value), (), options)
+        values = tf.nest.flatten(value)
+        if not values:
+            return value
+        options = self._mark(reduce_op, values, (), options)
+        if gradient_options_of(options) is not None:
+            self._compare_gradients(values)
+            self._warn_of_uneven_rows()
         # The cross-device ops are called directly here, so that the strategy's own options must be merged in.
         return super()._replica_ctx_all_reduce(reduce_op, value, self._communication_options.merge(options))
+
+    def _warn_of_uneven_rows(self):
+        """Accumulated gradients are sums of several steps' shares, which can no longer be weighted each by its rows."""
+        if self._weights is not None and not self._warned_of_uneven_rows:
+            self._warned_of_uneven_rows = True
+            report(
+                "warning: with gradient accumulation, gradients are not weighted by rows where workers' shares of a "
+                "batch differ; batch with drop_remainder=True for the same result as in one process."
+            )
 
     def _is_statistic_of_rows(self, reduce_op, value) -> bool:
         """Whether a value is a mean over each replica's rows that is averaged into a variable in a step."""
@@ -329,6 +382,6 @@ def _is_moving_statistic(kwargs: dict) -> bool:
     """Whether a variable is a statistic that replicas would otherwise keep, each its own, and let drift apart."""
     return (
         kwargs.get("name") in _MOVING_STATISTICS
-        and not kwargs.get("trainable", True)
+        and kwargs.get("trainable") is False
         and kwargs.get("aggregation") in (None, tf.VariableAggregation.NONE)
     )

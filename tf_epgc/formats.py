@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 
 #: Raised with every change of docs/wire_format.md; workers compare it at start-up.
 PROTOCOL_VERSION = 1
@@ -34,6 +35,14 @@ FORMATS = {
 }
 
 
+def as_index(value) -> int | None:
+    """An integer of any kind, numpy's included, as an int; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
 class CodecConfig:
     """How values are coded.
@@ -55,9 +64,10 @@ class CodecConfig:
     seed: int = 0
 
     def __post_init__(self):
-        if isinstance(self.bits, bool) or self.bits not in FORMATS:
+        bits, seed = as_index(self.bits), as_index(self.seed)
+        if bits not in FORMATS:
             raise ValueError(f"bits={self.bits!r} is not supported; use one of {', '.join(map(str, FORMATS))}.")
-        object.__setattr__(self, "bits", int(self.bits))
+        object.__setattr__(self, "bits", bits)
         if self.rounding not in ROUNDINGS:
             raise ValueError(f"rounding={self.rounding!r} is not supported; use one of {', '.join(ROUNDINGS)}.")
         if self.scaling is None:
@@ -69,8 +79,9 @@ class CodecConfig:
             )
         if self.bits == 32 and self.scaling == "block":
             raise ValueError("scaling='block' has no meaning for bits=32, which is exact; leave scaling out.")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not -(2**63) <= self.seed < 2**63:
+        if seed is None or not -(2**63) <= seed < 2**63:
             raise ValueError(f"seed={self.seed!r} is not supported; use an integer of at most 64 bits.")
+        object.__setattr__(self, "seed", seed)
 
     @property
     def is_exact(self) -> bool:

@@ -6,15 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-#: Dtypes that the broadcast and the all-gather lack, and one for each that holds all its values.
-CARRIERS = {
-    tf.bfloat16: tf.float32,
-    tf.int8: tf.int32,
-    tf.int16: tf.int32,
-    tf.uint8: tf.int32,
-    tf.uint16: tf.int32,
-    tf.uint32: tf.int64,
-}
+from tf_epgc.carriers import from_carrier, to_carrier
 
 #: The name of Keras 3's state of random layers, and how far apart replicas' seeds are.
 _SEED_STATE = "seed_generator_state"
@@ -41,11 +33,11 @@ class Carried:
         # A value out of a checkpoint comes wrapped.
         value = tf.convert_to_tensor(getattr(value, "wrapped_value", value), self._dtype)
         self.shape, self._own_dtype = value.shape, value.dtype
-        return tf.cast(value, CARRIERS.get(value.dtype, value.dtype))
+        return to_carrier(value)
 
     def unwrap(self, value: tf.Tensor) -> tf.Tensor:
         """The broadcast value in its own dtype."""
-        return tf.cast(value, self._own_dtype)
+        return from_carrier(value, self._own_dtype)
 
 
 def with_own_seed(name: str | None, initial_value: Callable, replica: int) -> Callable:

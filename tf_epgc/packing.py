@@ -5,12 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from tf_epgc.formats import as_index
+
 #: Smaller tensors travel as float32: what coding them could save is less than what it costs.
 DEFAULT_MIN_ELEMENTS = 1024
 
 #: Bytes of float32 gradients after which a pack is closed. One collective costs a worker 1-2 ms whatever its size, so
 #: packs are as large as still lets the exchange of the last layers overlap backpropagation of the first.
 DEFAULT_BYTES_PER_PACK = 32 * 1024 * 1024
+
+
+def checked_min_elements(value) -> int:
+    """`value` as an int.
+
+    Raises:
+        ValueError: If it is not an integer of at least 0.
+    """
+    number = as_index(value)
+    if number is None or number < 0:
+        raise ValueError(f"min_elements={value!r} is not supported; use an integer of at least 0.")
+    return number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,13 @@ import itertools
 
 import tensorflow as tf
 
-from tf_epgc._tf_compat import CommunicationImplementation, CommunicationOptions, called_from
+from tf_epgc._tf_compat import CommunicationImplementation, CommunicationOptions, DistributedValues, called_from
 from tf_epgc.exchange import ExchangeConfig
 from tf_epgc.extended import EPGCExtended
 from tf_epgc.formats import CodecConfig
-from tf_epgc.options import ExchangeOptions
-from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS
+from tf_epgc.options import ExchangeOptions, GradientOptions
+from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS, checked_min_elements
+from tf_epgc.start_up import DEFAULT_START_TIMEOUT
 
 #: Where each strategy of this process begins to number its groups. All workers make the same strategies in one order.
 _key_bases = itertools.count(1000, 1000)
@@ -37,11 +38,15 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         seed: Of stochastic rounding.
         cluster_resolver: As in `MultiWorkerMirroredStrategy`.
         communication_options: `tf.distribute.experimental.CommunicationOptions`; `bytes_per_pack` counts bytes of
-            float32 gradients, by default 32 MiB.
+            float32 gradients, by default 32 MiB; without `timeout_seconds` a worker that lives but is stuck is waited
+            for without a limit.
+        start_timeout: Seconds that workers wait for each other when they start and when they compare variables.
 
     Raises:
         ValueError: For an argument that is not among those allowed.
         ImportError: If the compiled ops are missing or were built for another TensorFlow.
+        RuntimeError: If an op has run before, or eager execution is disabled.
+        WorkersMissingError: If a worker cannot be reached in time.
         WorkerMismatchError: If the workers were started with different settings.
 
     Example:
@@ -69,18 +74,23 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         seed: int = 0,
         cluster_resolver=None,
         communication_options=None,
+        start_timeout: float = DEFAULT_START_TIMEOUT,
     ):
-        if not isinstance(min_elements, int) or isinstance(min_elements, bool) or min_elements < 0:
-            raise ValueError(f"min_elements={min_elements!r} is not supported; use an integer of at least 0.")
+        _refuse_graph_mode()
         options = _checked_options(communication_options)
         codec = CodecConfig(bits, rounding, scaling, seed)
-        config = ExchangeConfig(codec, min_elements, options.bytes_per_pack or DEFAULT_BYTES_PER_PACK)
+        config = ExchangeConfig(
+            codec, checked_min_elements(min_elements), options.bytes_per_pack or DEFAULT_BYTES_PER_PACK
+        )
+        if not isinstance(start_timeout, (int, float)) or isinstance(start_timeout, bool) or not start_timeout > 0:
+            raise ValueError(f"start_timeout={start_timeout!r} is not supported; use a number of seconds above 0.")
         self._config = config
         # Collectives of two strategies in one process must not meet under one key.
         self._collective_key_base = next(_key_bases)
         # What `MultiWorkerMirroredStrategy.__init__` does, with our implementation in place of its own.
         tf.distribute.Strategy.__init__(
-            self, EPGCExtended(self, config, bool(simulate), cluster_resolver, ExchangeOptions.wrap(options))
+            self,
+            EPGCExtended(self, config, bool(simulate), start_timeout, cluster_resolver, ExchangeOptions.wrap(options)),
         )
 
     @property
@@ -107,12 +117,13 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     def reduce(self, reduce_op, value, axis=None):
         """Reduces `value` across replicas, as `tf.distribute.Strategy.reduce` does, and what Keras 3 asks beyond it.
 
-        A tuple, list or dict is reduced value by value; with `axis=0`, scalars are reduced across replicas.
+        A dict, or a tuple or list of what replicas returned, is reduced value by value; with `axis=0`, scalars are
+        reduced across replicas.
         """
         if axis is None and called_from("_maybe_symbolic_build"):
             # Keras 3 wants to know one replica's shapes and dtypes, of values that may be strings or differ in size.
             return tf.nest.map_structure(lambda v: self.experimental_local_results(v)[0], value)
-        if isinstance(value, (tuple, list, dict)):
+        if isinstance(value, dict) or (isinstance(value, (tuple, list)) and _holds_distributed(value)):
             return tf.nest.map_structure(lambda v: self.reduce(reduce_op, v, axis), value)
         if axis == 0 and all(_is_scalar(v) for v in self.experimental_local_results(value)):
             axis = None
@@ -129,11 +140,29 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
             return super().run(fn, args=args, kwargs=kwargs, options=options)
 
 
+def _refuse_graph_mode() -> None:
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise RuntimeError(
+            "EPGCMirroredStrategy needs eager execution, which is disabled; remove "
+            "tf.compat.v1.disable_eager_execution() or disable_v2_behavior() from the script."
+        )
+
+
+def _holds_distributed(nest) -> bool:
+    """Whether a value inside has a part for each local replica; what has none is one value, as for TensorFlow."""
+    return any(isinstance(v, DistributedValues) for v in tf.nest.flatten(nest))
+
+
 def _checked_options(options) -> CommunicationOptions:
     options = CommunicationOptions() if options is None else options
     if not isinstance(options, CommunicationOptions):
         raise ValueError(
             f"communication_options={options!r} is not supported; use tf.distribute.experimental.CommunicationOptions."
+        )
+    if isinstance(options, GradientOptions):
+        raise ValueError(
+            "communication_options are GradientOptions, which are for one call of all_reduce; give bits, rounding and "
+            "scaling to EPGCMirroredStrategy itself."
         )
     if options.implementation == CommunicationImplementation.NCCL and not tf.config.list_physical_devices("GPU"):
         raise ValueError("communication_options ask for NCCL, which needs GPUs, and there are none; use AUTO or RING.")

@@ -112,20 +112,26 @@ def _simulate(replicas, options, op="SUM", special=None, rows=None, steps=1):
 
 
 def empty():
-    """Shapes of reduced gradients that have no elements."""
+    """Shapes of what has no elements when it has been reduced, as gradients and exactly, and gathered."""
     strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
 
-    def replica_fn():
+    def replica_fn(options=None):
         values = [
             tf.ones([0, 5]),
             tf.ones([0, 3], tf.float64),
             tf.IndexedSlices(tf.ones([3, 0]), tf.constant([1, 1, 2])),
         ]
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce("SUM", values, options=tf_epgc.GradientOptions())
+        return tf.distribute.get_replica_context().all_reduce("SUM", values, options=options)
 
-    reduced = strategy.run(tf.function(replica_fn))
-    return [tuple((v.values if isinstance(v, tf.IndexedSlices) else v).shape) for v in reduced]
+    reduced = strategy.run(tf.function(lambda: replica_fn(tf_epgc.GradientOptions())))
+    exact = strategy.run(tf.function(replica_fn))[:2]
+    gathered = [
+        strategy.gather(tf.zeros([0, 3]), axis=0),
+        strategy.reduce("SUM", tf.zeros([0]), axis=None),
+        strategy.run(lambda: tf.distribute.get_replica_context().all_gather(tf.zeros([0, 2]), axis=0)),
+    ]
+    values = [v.values if isinstance(v, tf.IndexedSlices) else v for v in (*reduced, *exact, *gathered)]
+    return [tuple(v.shape) for v in values]
 
 
 def bytes_of_a_step(formats, shapes):

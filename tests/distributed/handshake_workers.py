@@ -32,8 +32,7 @@ def _variables(kind):
 
 def variables(kind, through):
     """Variables that differ in order, shape or number, compared when a dataset is distributed or a step is run."""
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=10)
-    strategy = tf_epgc.EPGCMirroredStrategy(bits=8, communication_options=options)
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8, start_timeout=10)
     with strategy.scope():
         made = [tf.Variable(tf.zeros(shape), name=name) for name, shape in _variables(kind)]
     if through == "dataset":
@@ -60,12 +59,17 @@ def same_models_one_after_another():
     return results
 
 
-def gradient_shapes():
-    """Gradients whose shape depends on the worker, in a loop of the user's own."""
+def gradient_shapes(in_branch):
+    """Gradients whose shape depends on the worker, in a loop of the user's own, or in one of its branches."""
     strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
 
-    def replica_fn():
+    def all_reduce():
         gradient = tf.ones([2000 + 40 * worker_index()])
         return tf.distribute.get_replica_context().all_reduce("SUM", [gradient], options=tf_epgc.GradientOptions())
+
+    def replica_fn():
+        if not in_branch:
+            return all_reduce()
+        return tf.cond(tf.random.uniform([]) < 2.0, all_reduce, lambda: [tf.zeros([2000 + 40 * worker_index()])])
 
     strategy.run(tf.function(replica_fn))

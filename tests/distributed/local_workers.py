@@ -41,3 +41,33 @@ def simulated():
         result = strategy.run(tf.function(replica_fn), args=(distributed,))
         results[bits] = values, [v.numpy() for v in strategy.experimental_local_results(result)]
     return results
+
+
+def graph_mode():
+    """What is said where eager execution is disabled."""
+    tf.compat.v1.disable_eager_execution()
+    try:
+        tf_epgc.EPGCMirroredStrategy()
+    except RuntimeError as error:
+        return str(error)
+
+
+def nested():
+    """An all-reduce in a `tf.function` inside the replica function, with the whole traced and run eagerly."""
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+
+    def make_replica_fn():
+        @tf.function
+        def inner(value):
+            return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(value, tf.float32) + 1.0)
+
+        return lambda: inner(tf.distribute.get_replica_context().replica_id_in_sync_group)
+
+    replica_fn = make_replica_fn()
+    traced = strategy.experimental_local_results(tf.function(lambda: strategy.run(replica_fn))())
+    try:
+        strategy.run(make_replica_fn())
+        eager = "no error"
+    except RuntimeError as error:
+        eager = str(error)
+    return {"traced": [v.numpy() for v in traced], "eager": eager}

@@ -77,9 +77,12 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
         )
         self.check(failures[1:], "Worker 1 waited 10 s")
 
-    def test_gradients_of_other_shapes(self):
-        """Also such as fill packs of the same size."""
-        failures = run_workers(WORKERS + "gradient_shapes", expect_failure=True, timeout=60)
+    @parameterized.parameters(False, True)
+    def test_gradients_of_other_shapes(self, in_branch):
+        """Also such as fill packs of the same size, and where gradient accumulation all-reduces."""
+        failures = run_workers(
+            WORKERS + "gradient_shapes", kwargs={"in_branch": in_branch}, expect_failure=True, timeout=60
+        )
         for failure in failures:  # AutoGraph wraps what is raised in a function of the user's
             self.assertIn(failure.kind, ("WorkerMismatchError", "StagingError"))
             self.assertIn("worker 0 has gradient float32(2000,), worker 1 has gradient float32(2040,)", failure.message)

@@ -1,0 +1,115 @@
+"""What a worker does before it joins the cluster: it waits for the others, with a limit, and names them."""
+
+import json
+import os
+import socket
+import threading
+
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests.distributed.harness import run_workers
+from tf_epgc import start_up
+
+WORKERS = "tests.distributed.start_up_workers:"
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+class AddressTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.parameters("host", "host:", "host:0000", "host:70000", ":80", "host:http")
+    def test_refused(self, address):
+        with self.assertRaisesRegex(ValueError, f"gives Worker 1 the address '{address}'; use 'host:port' with a port"):
+            start_up.split_address("Worker 1", address)
+
+    def test_split(self):
+        self.assertEqual(start_up.split_address("Worker 0", "a.b:80"), ("a.b", 80))
+        self.assertEqual(start_up.split_address("Worker 0", "[::1]:80"), ("::1", 80))
+
+
+class WaitTest(tf.test.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.addresses = [(f"Worker {i}", f"127.0.0.1:{port}") for i, port in enumerate(free_ports(3))]
+
+    def test_everybody_comes(self):
+        servers = []
+
+        def join(worker):
+            start_up.wait_for_workers(self.addresses, worker, 20.0)
+            # As TensorFlow's server does.
+            servers.append(socket.create_server(start_up.split_address(*self.addresses[worker])))
+
+        threads = [threading.Timer(0.3 * i, join, (i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            self.assertFalse(thread.is_alive())
+        self.assertLen(servers, 3)
+        for server in servers:
+            server.close()
+
+    def test_missing_workers_are_named(self):
+        with self.assertRaisesRegex(
+            start_up.WorkersMissingError,
+            r"Worker 0 waited 1 s for Worker 1 at 127.0.0.1:\d+ \(connection refused\), Worker 2 at .*; start every",
+        ):
+            start_up.wait_for_workers(self.addresses, 0, 0.9)
+
+    def test_name_that_does_not_resolve(self):
+        addresses = [self.addresses[0], ("Worker 1", "no-such-host.invalid:80")]
+        with self.assertRaisesRegex(start_up.WorkersMissingError, r"its name cannot be resolved"):
+            start_up.wait_for_workers(addresses, 0, 0.5)
+
+    def test_own_port_in_use(self):
+        port = int(self.addresses[0][1].rpartition(":")[2])
+        with socket.create_server(("127.0.0.1", port)):
+            with self.assertRaisesRegex(
+                start_up.WorkersMissingError, "Worker 0 cannot listen .*address already in use"
+            ):
+                start_up.wait_for_workers(self.addresses, 0, 5.0)
+
+
+class ProcessTest(tf.test.TestCase):
+    def run_alone(self, target, cluster, **options):
+        config = json.dumps({"cluster": {"worker": cluster}, "task": {"type": "worker", "index": 0}})
+        return run_workers(WORKERS + target, 1, tf_config=False, env={"TF_CONFIG": config}, timeout=60, **options)[0]
+
+    def test_one_of_two_is_started(self):
+        ports = free_ports(2)
+        failure = self.run_alone("one_strategy", [f"localhost:{p}" for p in ports], expect_failure=True)
+        self.assertEqual(failure.kind, "WorkersMissingError")
+        self.assertIn(f"Worker 1 at localhost:{ports[1]} (connection refused)", failure.message)
+
+    def test_port_zero(self):
+        failure = self.run_alone("one_strategy", ["localhost:0000", "localhost:12345"], expect_failure=True)
+        self.assertEqual(failure.kind, "ValueError")
+        self.assertIn("gives Worker 0 the address 'localhost:0000'", failure.message)
+
+    def test_an_op_has_run(self):
+        """R85: the message says what to move; and nothing that the package does on import is such an op."""
+        failures = run_workers(WORKERS + "too_late", expect_failure=True, timeout=60)
+        for failure in failures:
+            self.assertEqual(failure.kind, "RuntimeError")
+            self.assertIn("must be created before the first TensorFlow op runs", failure.message)
+
+    def test_two_start_late(self):
+        for result in run_workers(WORKERS + "late", timeout=60):
+            self.assertEqual(result["replicas"], 2)
+
+    def test_cluster_set_too_late(self):
+        """R86: a TF_CONFIG that comes after the strategy is noticed."""
+        os.environ.pop("TF_CONFIG", None)
+        result = run_workers(WORKERS + "config_changes", 1, tf_config=False, timeout=60)[0]
+        self.assertEqual(result.count("TF_CONFIG has changed since the strategy was created, which has 1 worker"), 1)
+
+
+if __name__ == "__main__":
+    tf.test.main()
