@@ -1,0 +1,110 @@
+"""A cluster as the performance model sees it: link, collectives, codec. `tf-epgc bench --calibrate` measures them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+
+#: Raised with every change of the calibration file.
+FILE_VERSION = 1
+_FILE_KIND = "tf_epgc machine"
+
+
+def _check_positive(what: str, value, zero: bool = False) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not (value > 0 or (zero and value == 0)):
+        raise ValueError(f"{what} is {value!r}; it must be a number above 0{' or 0' if zero else ''}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class CodecRates:
+    """Values a second that one host codes; infinity for nothing at all.
+
+    Attributes:
+        pack: Values read and encoded.
+        reduce: Values decoded and added: `N` times those of the shard. For 32 bits, values added.
+        unpack: Values decoded and written.
+    """
+
+    pack: float = math.inf
+    reduce: float = math.inf
+    unpack: float = math.inf
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            _check_positive(f"Rate {field.name}", getattr(self, field.name))
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A cluster of equal hosts on equal links, in the terms of the α-β model.
+
+    Attributes:
+        bandwidth: Bytes a second that a host sends, while it receives as many; 1/β.
+        latency: Seconds that each message of a collective adds; α.
+        op_seconds: Seconds that a collective takes whatever its size and number of messages.
+        codecs: `CodecRates` by bits; bits that are missing cost nothing.
+        workers: Hosts that took part in the measurement, None if it was none.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+    op_seconds: float = 0.0
+    codecs: Mapping[int, CodecRates] = dataclasses.field(default_factory=dict)
+    workers: int | None = None
+
+    def __post_init__(self):
+        _check_positive("bandwidth", self.bandwidth)
+        _check_positive("latency", self.latency, zero=True)
+        _check_positive("op_seconds", self.op_seconds, zero=True)
+
+    def rates(self, bits: int) -> CodecRates:
+        return self.codecs.get(bits, CodecRates())
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the file that `load_machine` reads."""
+        content = {"kind": _FILE_KIND, "version": FILE_VERSION, **dataclasses.asdict(self)}
+        content["codecs"] = {
+            str(bits): {k: v for k, v in dataclasses.asdict(rates).items() if math.isfinite(v)}
+            for bits, rates in self.codecs.items()
+        }
+        pathlib.Path(path).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def load_machine(path: str | pathlib.Path) -> Machine:
+    """A machine from a calibration file.
+
+    Args:
+        path: A JSON file written by `Machine.save`.
+
+    Returns:
+        A `Machine`.
+
+    Raises:
+        ValueError: If it is not such a file, or of another version.
+        OSError: If it cannot be read.
+    """
+    try:
+        content = json.loads(pathlib.Path(path).read_text())
+        kind, version = content.pop("kind", None), content.pop("version", None)
+    except (ValueError, AttributeError, TypeError) as e:
+        raise ValueError(f"{path} is not a calibration file: {e}; make one with `tf-epgc bench --calibrate`.") from e
+    if kind != _FILE_KIND:
+        raise ValueError(f"{path} is not a calibration file; make one with `tf-epgc bench --calibrate`.")
+    if version != FILE_VERSION:
+        raise ValueError(
+            f"{path} is a calibration file of version {version!r}, this is version {FILE_VERSION}; "
+            "measure again with `tf-epgc bench --calibrate`."
+        )
+    try:
+        content["codecs"] = {int(bits): CodecRates(**rates) for bits, rates in content.get("codecs", {}).items()}
+        return Machine(**content)
+    except (TypeError, AttributeError, ValueError) as e:
+        raise ValueError(f"{path} is damaged: {e}; measure again with `tf-epgc bench --calibrate`.") from e
+
+
+def ideal_machine(bandwidth: float, latency: float = 50e-6) -> Machine:
+    """A machine of which only the link is known: coding is free and a message costs `latency` seconds."""
+    return Machine(bandwidth, latency)
