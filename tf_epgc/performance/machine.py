@@ -63,6 +63,10 @@ class Machine:
     def rates(self, bits: int) -> CodecRates:
         return self.codecs.get(bits, CodecRates())
 
+    def with_bandwidth(self, bandwidth: float) -> Machine:
+        """The same hosts on another link, in bytes a second."""
+        return dataclasses.replace(self, bandwidth=bandwidth)
+
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the file that `load_machine` reads."""
         content = {"kind": _FILE_KIND, "version": FILE_VERSION, **dataclasses.asdict(self)}

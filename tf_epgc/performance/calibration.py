@@ -1,0 +1,160 @@
+"""Measures a `Machine` on a running cluster: link, collectives and codec, with the parts that training uses.
+
+Every worker of the cluster calls `measure` at the same time. Functions import TensorFlow when they are called.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tf_epgc.formats import FORMATS, CodecConfig
+from tf_epgc.performance.machine import CodecRates, Machine
+
+#: Group keys of the strategies' own collectives are below it.
+_GROUP_KEY = 900_000
+_SMALL_REPEATS = 15
+_LARGE_REPEATS = 5
+_SECONDS_OF_LARGE = 0.15
+_LARGEST_WORDS = 1 << 24
+_GROUP = 32
+
+
+def fit_latency(workers: int, all_to_all: float, all_gather: float, all_reduce: float) -> tuple[float, float]:
+    """Seconds a message and seconds a collective from the times of three collectives of next to no bytes.
+
+    The model gives the first two `op + (N - 1) α` and the ring `op + 2 (N - 1) α`; what measurement would make
+    negative becomes 0, at the cost of the other.
+
+    Args:
+        workers: N, at least 2.
+        all_to_all: Seconds.
+        all_gather: Seconds.
+        all_reduce: Seconds.
+
+    Returns:
+        α and op.
+    """
+    once = (all_to_all + all_gather) / 2
+    latency = min(max(all_reduce - once, 0.0), once) / (workers - 1)
+    return latency, once - (workers - 1) * latency
+
+
+class _Bench:
+    """Times collectives and codec phases on every worker at once. All workers make the same calls in the same order."""
+
+    def __init__(self, workers: int):
+        import tensorflow as tf
+
+        from tf_epgc._tf_compat import Collectives, CommunicationOptions, make_launcher
+
+        self.workers = workers
+        self._tf = tf
+        self._launcher = make_launcher("/CPU:0", workers, _GROUP_KEY)
+        self._collectives = Collectives(self._launcher, CommunicationOptions())
+
+    def meet(self) -> None:
+        self.agreed(0.0)
+
+    def agreed(self, value: float) -> float:
+        """The largest of the workers' values: what counts is when the last one is done."""
+        row = self._tf.constant([value], self._tf.float32)
+        return float(self._tf.reduce_max(self._collectives.all_gather(row)))
+
+    def seconds(self, call: Callable[[], object], repeats: int) -> float:
+        """Median time of a call, which all workers make at the same time; the slowest worker's."""
+        call()
+        times = []
+        for _ in range(repeats):
+            self.meet()
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return self.agreed(statistics.median(times))
+
+    def all_to_all(self, words: int) -> Callable[[], object]:
+        """A call that sends `words` float32 to each other worker."""
+        rows = self._tf.ones([self.workers, words])
+        return lambda: self._collectives.all_to_all(rows).numpy()
+
+    def all_gather(self, words: int) -> Callable[[], object]:
+        row = self._tf.ones([words])
+        return lambda: self._collectives.all_gather(row).numpy()
+
+    def all_reduce(self, words: int) -> Callable[[], object]:
+        """A call that adds up `N words` float32, so that a step of the ring sends `words`."""
+        values = self._tf.ones([self.workers * words])
+        return lambda: self._launcher.all_reduce(values).numpy()
+
+
+def _words_for(bench: _Bench, seconds: float) -> int:
+    """How many words to each peer take about so long."""
+    words = 1024
+    while words < _LARGEST_WORDS and bench.seconds(bench.all_to_all(words), 1) < seconds / 2:
+        words *= 2
+    return words
+
+
+def _slope(bench: _Bench, make, words: int) -> float:
+    """Seconds for each further byte that a worker sends."""
+    quarter = words // 4
+    more = bench.seconds(make(words), _LARGE_REPEATS) - bench.seconds(make(quarter), _LARGE_REPEATS)
+    return max(more, 1e-9) / (4 * (words - quarter) * (bench.workers - 1))
+
+
+def _codec_rates(bench: _Bench, bits: int, elements: int) -> CodecRates:
+    from tf_epgc import ops
+
+    tf, config = bench._tf, CodecConfig(bits)
+    values = [tf.random.stateless_normal([elements // 4], [i, 1]) * 1e-4 for i in range(4)]
+    shards = ops.pack(values, config, bench.workers)
+    seconds = (
+        bench.seconds(lambda: ops.pack(values, config, bench.workers), _LARGE_REPEATS),
+        bench.seconds(lambda: ops.reduce(shards, config), _LARGE_REPEATS),
+        bench.seconds(lambda: ops.unpack(shards, config, values), _LARGE_REPEATS),
+    )
+    return CodecRates(*(elements / max(s, 1e-9) for s in seconds))
+
+
+def _float32_rates(bench: _Bench, elements: int, added_per_second: float) -> CodecRates:
+    """TensorFlow's own way: gradients are copied into one buffer, and cut out of it."""
+    tf = bench._tf
+    values = [tf.ones([elements // 4]) for _ in range(4)]
+    whole = tf.concat(values, 0)
+    together = bench.seconds(lambda: tf.concat(values, 0), _LARGE_REPEATS)
+    apart = bench.seconds(lambda: tf.split(whole, 4), _LARGE_REPEATS)
+    return CodecRates(elements / max(together, 1e-9), added_per_second, elements / max(apart, 1e-9))
+
+
+def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(FORMATS)) -> Machine:
+    """Measures the cluster. Every worker calls it at the same time, after its strategy has been made.
+
+    Args:
+        workers: N, at least 2.
+        elements: Values of the pack that the codec is timed with: as large as those to be predicted.
+        bits: Formats to time.
+
+    Returns:
+        A `Machine`, the same on every worker but for the codec's rates, which are those of the slowest.
+
+    Raises:
+        ValueError: For less than two workers.
+    """
+    if workers < 2:
+        raise ValueError(f"workers is {workers}; a link can only be measured between at least 2.")
+    bench = _Bench(workers)
+    small = [bench.seconds(make(1), _SMALL_REPEATS) for make in (bench.all_to_all, bench.all_gather, bench.all_reduce)]
+    latency, op_seconds = fit_latency(workers, *small)
+    words = _words_for(bench, _SECONDS_OF_LARGE)
+    seconds_per_byte = float(np.mean([_slope(bench, make, words) for make in (bench.all_to_all, bench.all_gather)]))
+    # The ring sends `words` in each of 2 (N - 1) steps, and adds in half of them.
+    adding = _slope(bench, bench.all_reduce, words) - 2 * seconds_per_byte
+    added_per_second = 1 / (4 * adding) if adding > 0 else math.inf
+    codecs = {}
+    for b in bits:
+        codecs[b] = _float32_rates(bench, elements, added_per_second) if b == 32 else _codec_rates(bench, b, elements)
+    return Machine(1 / seconds_per_byte, latency, op_seconds, codecs, workers)
