@@ -3,8 +3,12 @@
 #: Public names and the module that holds each. They are imported at first use: neither Keras library is imported
 #: before an optimizer of that library is given.
 _PUBLIC = {
+    "BackupAndRestore": "one_path",
     "MPUMonitor": "mpu_monitor",
     "MPUOptimizer": "mpu_optimizer",
+    "ModelCheckpoint": "one_path",
+    "SharedDecisions": "shared_decisions",
+    "TensorBoard": "one_path",
 }
 
 __all__ = [*_PUBLIC]

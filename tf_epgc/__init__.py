@@ -5,13 +5,17 @@ from tf_epgc.version import __version__
 #: Public names and the module that holds each. They are imported at first use, so that `import tf_epgc` neither imports
 #: TensorFlow nor touches a device.
 _PUBLIC = {
+    "BackupAndRestore": "keras_integration",
     "CodecConfig": "formats",
     "EPGCMirroredStrategy": "strategy",
     "FORMATS": "formats",
     "GradientOptions": "options",
     "MPUMonitor": "keras_integration",
     "MPUOptimizer": "keras_integration",
+    "ModelCheckpoint": "keras_integration",
     "PROTOCOL_VERSION": "formats",
+    "SharedDecisions": "keras_integration",
+    "TensorBoard": "keras_integration",
     "WorkerMismatchError": "handshake",
     "WorkersMissingError": "start_up",
     "decode": "ops",

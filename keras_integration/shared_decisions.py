@@ -1,0 +1,81 @@
+"""`SharedDecisions`: all workers stop at the same epoch, with the same learning rate."""
+
+from __future__ import annotations
+
+from tf_epgc.keras_integration.mpu_monitor import _HOOKS, _do_nothing
+from tf_epgc.keras_integration.workers import has_workers, is_chief, strategy_of, sum_over_workers
+
+
+class SharedDecisions:
+    """Makes what callbacks decide on one worker hold on all of them, at the end of each epoch.
+
+    Training stops on all workers if a callback set `model.stop_training` on any (`rule="any"`) or on all
+    (`rule="all"`). The learning rate becomes the chief's; one that follows a `LearningRateSchedule` is left alone, as
+    it is the same everywhere. Put it last in the list: it sees what the callbacks before it decided. Costs one small
+    all-reduce an epoch. Every worker must have it. Works in `fit` of Keras 3 and of tf_keras.
+
+    Args:
+        rule: "any" or "all".
+
+    Raises:
+        ValueError: If `rule` is neither.
+
+    Example:
+
+    ```python
+    model.fit(dataset, epochs=50, callbacks=[keras.callbacks.EarlyStopping("val_loss"), tf_epgc.SharedDecisions()])
+    ```
+    """
+
+    _supports_tf_logs = True
+    async_safe = False
+
+    def __init__(self, rule: str = "any"):
+        if rule not in ("any", "all"):
+            raise ValueError(f"SharedDecisions(rule={rule!r}) is not supported; use 'any' or 'all'.")
+        self._rule = rule
+        self.model = None
+        self.params = {}
+
+    def set_model(self, model):
+        self.model = model
+
+    def set_params(self, params):
+        self.params = params
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Shares the decisions."""
+        strategy = strategy_of(self.model)
+        if not has_workers(strategy):
+            return
+        rate = _rate_variable(self.model.optimizer)
+        chiefs = float(rate.numpy()) if rate is not None and is_chief(strategy) else 0.0
+        stops, workers, chiefs = sum_over_workers(strategy, [float(bool(self.model.stop_training)), 1.0, chiefs])
+        self.model.stop_training = stops > 0 if self._rule == "any" else stops == workers
+        if rate is not None:
+            rate.assign(chiefs)
+
+    def _implements_train_batch_hooks(self):
+        return False
+
+    def _implements_test_batch_hooks(self):
+        return False
+
+    def _implements_predict_batch_hooks(self):
+        return False
+
+
+def _rate_variable(optimizer):
+    """The variable that holds the learning rate, inside of any wrappers; None with a schedule."""
+    while True:
+        inner = getattr(optimizer, "inner_optimizer", None) or getattr(optimizer, "_inner", None)
+        if inner is None:
+            break
+        optimizer = inner
+    rate = getattr(optimizer, "_learning_rate", None)
+    return rate if hasattr(rate, "assign") else None
+
+
+for _hook in _HOOKS:
+    if not hasattr(SharedDecisions, _hook):
+        setattr(SharedDecisions, _hook, _do_nothing)
