@@ -11,6 +11,7 @@ from collections.abc import Mapping
 #: Raised with every change of the calibration file.
 FILE_VERSION = 1
 _FILE_KIND = "tf_epgc machine"
+_MAKE_ONE = "make one with `tf-epgc bench --calibrate FILE`"
 
 
 def _check_positive(what: str, value, zero: bool = False) -> None:
@@ -92,21 +93,37 @@ def load_machine(path: str | pathlib.Path) -> Machine:
     """
     try:
         content = json.loads(pathlib.Path(path).read_text())
-        kind, version = content.pop("kind", None), content.pop("version", None)
-    except (ValueError, AttributeError, TypeError) as e:
-        raise ValueError(f"{path} is not a calibration file: {e}; make one with `tf-epgc bench --calibrate`.") from e
-    if kind != _FILE_KIND:
-        raise ValueError(f"{path} is not a calibration file; make one with `tf-epgc bench --calibrate`.")
-    if version != FILE_VERSION:
+    except ValueError as e:
+        raise ValueError(f"{path} is not a calibration file: {e}; {_MAKE_ONE}.") from e
+    return machine_from(content, str(path))
+
+
+def machine_from(content: object, name: str = "This") -> Machine:
+    """A machine from the content of a calibration file.
+
+    Args:
+        content: What JSON made of the file.
+        name: For messages.
+
+    Returns:
+        A `Machine`.
+
+    Raises:
+        ValueError: If it is not such a file's content, or of another version.
+    """
+    if not isinstance(content, dict) or content.get("kind") != _FILE_KIND:
+        raise ValueError(f"{name} is not a calibration file; {_MAKE_ONE}.")
+    if content.get("version") != FILE_VERSION:
         raise ValueError(
-            f"{path} is a calibration file of version {version!r}, this is version {FILE_VERSION}; "
+            f"{name} is a calibration file of version {content.get('version')!r}, this is version {FILE_VERSION}; "
             "measure again with `tf-epgc bench --calibrate`."
         )
+    fields = {key: value for key, value in content.items() if key not in ("kind", "version")}
     try:
-        content["codecs"] = {int(bits): CodecRates(**rates) for bits, rates in content.get("codecs", {}).items()}
-        return Machine(**content)
+        fields["codecs"] = {int(bits): CodecRates(**rates) for bits, rates in fields.get("codecs", {}).items()}
+        return Machine(**fields)
     except (TypeError, AttributeError, ValueError) as e:
-        raise ValueError(f"{path} is damaged: {e}; measure again with `tf-epgc bench --calibrate`.") from e
+        raise ValueError(f"{name} is damaged: {e}; measure again with `tf-epgc bench --calibrate`.") from e
 
 
 def ideal_machine(bandwidth: float, latency: float = 50e-6) -> Machine:
