@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from tf_epgc.keras_integration.mpu_monitor import _HOOKS, _do_nothing
 from tf_epgc.keras_integration.workers import has_workers, is_chief, strategy_of, sum_over_workers
 
@@ -49,11 +51,12 @@ class SharedDecisions:
         if not has_workers(strategy):
             return
         rate = _rate_variable(self.model.optimizer)
-        chiefs = float(rate.numpy()) if rate is not None and is_chief(strategy) else 0.0
-        stops, workers, chiefs = sum_over_workers(strategy, [float(bool(self.model.stop_training)), 1.0, chiefs])
+        # The bits of the chief's rate, to which the others add nothing.
+        bits = struct.unpack("q", struct.pack("d", rate.numpy()))[0] if rate is not None and is_chief(strategy) else 0
+        stops, workers, bits = sum_over_workers(strategy, [int(self.model.stop_training), 1, bits])
         self.model.stop_training = stops > 0 if self._rule == "any" else stops == workers
         if rate is not None:
-            rate.assign(chiefs)
+            rate.assign(struct.unpack("d", struct.pack("q", bits))[0])
 
     def _implements_train_batch_hooks(self):
         return False

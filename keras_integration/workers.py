@@ -40,8 +40,8 @@ def is_keras3(model) -> bool:
     return not any(cls.__module__.split(".")[0] == "tf_keras" for cls in type(model).__mro__)
 
 
-def sum_over_workers(strategy, values: Sequence[float]) -> list[float]:
-    """Sums numbers over the workers; every worker must call it. A worker's other replicas add zeros.
+def sum_over_workers(strategy, values: Sequence[int]) -> list[int]:
+    """Sums integers, which travel exactly, over the workers; every worker must call it.
 
     Raises:
         tf.errors.UnavailableError: If a worker has gone.
@@ -50,7 +50,7 @@ def sum_over_workers(strategy, values: Sequence[float]) -> list[float]:
     def sum_over_replicas():
         context = tf.distribute.get_replica_context()
         is_first = context.replica_id_in_sync_group % len(strategy.extended.worker_devices) == 0
-        own = tf.constant(values if is_first else [0.0] * len(values), tf.float64)
+        own = tf.constant(values if is_first else [0] * len(values), tf.int64)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 
     return strategy.experimental_local_results(strategy.run(sum_over_replicas))[0].numpy().tolist()
@@ -63,4 +63,4 @@ def wait_for_all(strategy) -> None:
         tf.errors.UnavailableError: If a worker has gone.
     """
     if has_workers(strategy):
-        sum_over_workers(strategy, [1.0])
+        sum_over_workers(strategy, [1])
