@@ -6,6 +6,7 @@ fail when one of them changes.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
@@ -91,6 +92,35 @@ def cluster_is_joined() -> bool:
     return context.context()._collective_leader is not None
 
 
+def global_seed() -> int | None:
+    """What `tf.random.set_seed` was given."""
+    return context.context()._seed
+
+
+def set_global_seed(seed: int) -> None:
+    """As `tf.random.set_seed`, whatever graph is the default one."""
+    context.context()._set_global_seed(seed)
+
+
+@contextlib.contextmanager
+def using_seed(seed: int | None):
+    """Another global seed for the functions and the graph that are traced, or the ops that are run, inside.
+
+    The context's attribute is set as it is: `tf.random.set_seed` would start its sequence of op seeds anew.
+    """
+    holders = [(context.context(), "_seed")]
+    if not tf.executing_eagerly():
+        holders.append((tf_ops.get_default_graph(), "seed"))
+    before = [getattr(holder, name) for holder, name in holders]
+    for holder, name in holders:
+        setattr(holder, name, seed)
+    try:
+        yield
+    finally:
+        for (holder, name), value in zip(holders, before, strict=True):
+            setattr(holder, name, value)
+
+
 def in_xla() -> bool:
     """Whether what is being traced will be compiled by XLA."""
     return control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph())
@@ -125,7 +155,6 @@ class _Launcher(cross_device_utils.CollectiveReplicaLauncher):
         key = self._collective_keys.get_instance_key(self._group_key, self._device)
         with tf.device("CPU:0"):
             return tf.constant(key, tf.int32)
-
 
     def all_reduce(self, input_tensor, control_input=None, options=None):
         if input_tensor.shape.num_elements() == 0:

@@ -31,15 +31,19 @@ from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_var
 from tf_epgc.initial_values import Carried, with_own_seed
 from tf_epgc.keras_steps import (
     has_keras_train_step,
-    in_keras_predict,
+    in_keras,
     is_loss_scale_check,
     model_of_step,
+    reads_generator,
     refuse_local_clipping,
 )
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
+from tf_epgc.random_seeds import SharedSeed
 from tf_epgc.start_up import ClusterWatch, report, wait_for_workers
 from tf_epgc.uneven import ShareWeights, rows_of_shares
 from tf_epgc.version import __version__
+
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
 #: Where the handshake's group keys begin, far from TensorFlow's own: it must also reach workers whose devices, and
 #: so whose other keys, differ.
@@ -78,6 +82,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
         self._compared_gradients: set[tuple[str, ...]] = set()
         self._weights: ShareWeights | None = None
         self._warned_of_uneven_rows = False
+        self._warned_of_generator = False
         self._trainable = TrainableVariables()
         if not config.codec.is_exact:
             ops.library()  # so that a library that cannot be loaded stops every worker before it joins the cluster
@@ -115,6 +120,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
                 CommunicationOptions(timeout_seconds=self._start_timeout),
             )
             compare_settings(self._gather_from_workers, self._settings())
+            self._shared_seed = SharedSeed(self._gather_from_workers)
         use_static_keys_in_loops(self._host_cross_device_ops)
         self._cross_device_ops = EPGCAllReduce(
             self._config,
@@ -219,9 +225,23 @@ class EPGCExtended(CollectiveAllReduceExtended):
     def _experimental_distribute_dataset(self, dataset, options):
         self._cluster_watch.check()
         self._compare_variables()
-        if in_keras_predict() and self._num_workers > 1:
-            dataset = _sharded_by_rows(dataset)
+        if self._num_workers > 1:
+            if in_keras("predict"):
+                dataset = _sharded_by_rows(dataset)
+            elif in_keras("fit"):
+                self._look_at_training_data(dataset)
         return super()._experimental_distribute_dataset(dataset, options)
+
+    def _look_at_training_data(self, dataset):
+        """Says what would silently train on other rows than in one process."""
+        if _shard_policy(dataset) != AutoShardPolicy.OFF:
+            self._shared_seed.compare()
+        if reads_generator() and not self._warned_of_generator:
+            self._warned_of_generator = True
+            report(
+                "warning: Keras 3 takes the first batches of a generator to build the model, and they are lost for "
+                "training; use a tf.data.Dataset or a keras.utils.PyDataset."
+            )
 
     def _distribute_datasets_from_function(self, dataset_fn, options):
         self._cluster_watch.check()
@@ -265,7 +285,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _call_for_each_replica(self, fn, args, kwargs):
         """Lets all replicas agree where Keras's `LossScaleOptimizer` has each decide for itself."""
-        results = super()._call_for_each_replica(fn, args, kwargs)
+        with self._shared_seed.hidden() if self._num_workers > 1 else contextlib.nullcontext():
+            results = super()._call_for_each_replica(fn, args, kwargs)
         if self._num_replicas_in_sync == 1 or not is_loss_scale_check(fn):
             return results
         finite = tf.nest.map_structure(lambda v: tf.cast(v, tf.int32), results, expand_composites=True)
@@ -363,13 +384,17 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
 def _sharded_by_rows(dataset):
     """`dataset`, of which each worker predicts its own rows: with sharding off all predict all, and results are cut."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return dataset
-    if dataset.options().experimental_distribute.auto_shard_policy != tf.data.experimental.AutoShardPolicy.OFF:
+    if _shard_policy(dataset) != AutoShardPolicy.OFF:
         return dataset
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
     return dataset.with_options(options)
+
+
+def _shard_policy(dataset) -> AutoShardPolicy:
+    if not isinstance(dataset, tf.data.Dataset):
+        return AutoShardPolicy.AUTO
+    return dataset.options().experimental_distribute.auto_shard_policy
 
 
 def _number_of_logical_cpus() -> int:

@@ -77,13 +77,26 @@ def is_loss_scale_check(fn: Callable) -> bool:
     return getattr(fn, "__name__", "") == "check_finite" and _is_loss_scale_optimizer(getattr(fn, "__self__", None))
 
 
-def in_keras_predict() -> bool:
-    """Whether Keras 3's `predict` is among the callers."""
-    frame = sys._getframe(1)
+def _callers():
+    """The frames of the callers' callers, the nearest first."""
+    frame = sys._getframe(2)
     for _ in range(_DEPTH):
         if frame is None:
-            return False
-        if frame.f_code.co_name == "predict" and frame.f_globals.get("__name__") == _TRAINERS[0]:
-            return True
+            return
+        yield frame
         frame = frame.f_back
-    return False
+
+
+def in_keras(method: str) -> bool:
+    """Whether this method of a model of Keras 3 or tf_keras is among the callers."""
+    return any(f.f_code.co_name == method and f.f_globals.get("__name__") in _TRAINERS for f in _callers())
+
+
+def reads_generator() -> bool:
+    """Whether Keras 3 is making the data set it trains on out of a Python generator."""
+    adapters = (
+        getattr(frame.f_locals.get("self"), "data_adapter", None)
+        for frame in _callers()
+        if frame.f_globals.get("__name__") == _TRAINERS[0]
+    )
+    return any(type(adapter).__name__ == "GeneratorDataAdapter" for adapter in adapters)
