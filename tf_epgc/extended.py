@@ -32,6 +32,7 @@ from tf_epgc.initial_values import Carried, with_own_seed
 from tf_epgc.keras_steps import (
     has_keras_train_step,
     in_keras,
+    in_keras_saving,
     is_loss_scale_check,
     model_of_step,
     reads_generator,
@@ -175,6 +176,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
             local = super()._get_variable_creator_initial_value(replica_id, device, primary_var, **kwargs)
             return with_own_seed(name, local, replica_id)
         carried = Carried(kwargs.pop("initial_value"), kwargs.pop("dtype", None))
+        if in_keras_saving():
+            return lambda: carried.unwrap(carried())  # the chief may be saving alone
         broadcast = super()._get_variable_creator_initial_value(
             replica_id, device, primary_var, initial_value=carried, **kwargs
         )
@@ -195,6 +198,8 @@ class EPGCExtended(CollectiveAllReduceExtended):
         if _is_moving_statistic(kwargs):
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
         variable = super()._create_variable(next_creator, **kwargs)
+        if in_keras_saving():
+            return variable
         self._variables.append(describe_variable(variable))
         if variable.trainable and variable.dtype.is_floating:
             self._trainable.add(variable)

@@ -77,14 +77,22 @@ def is_loss_scale_check(fn: Callable) -> bool:
     return getattr(fn, "__name__", "") == "check_finite" and _is_loss_scale_optimizer(getattr(fn, "__self__", None))
 
 
-def _callers():
+def _callers(depth: int = _DEPTH):
     """The frames of the callers' callers, the nearest first."""
     frame = sys._getframe(2)
-    for _ in range(_DEPTH):
+    for _ in range(depth):
         if frame is None:
             return
         yield frame
         frame = frame.f_back
+
+
+def in_keras_saving() -> bool:
+    """Whether Keras 3 is saving, and makes layers or an optimizer only to see what attributes such objects have."""
+    return any(
+        f.f_code.co_name == "get_attr_skipset" and f.f_globals.get("__name__", "").startswith("keras.")
+        for f in _callers(depth=60)
+    )
 
 
 def in_keras(method: str) -> bool:

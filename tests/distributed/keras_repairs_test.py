@@ -54,6 +54,9 @@ class RepairsTest(tf.test.TestCase):
         for result in self.results:
             self.assertRegex(result["jit"], "jit_compile=True would have XLA compile an all-reduce between CPUs")
 
+    def test_chief_saves_alone(self):
+        self.same_everywhere("saved_by_the_chief")
+
     def test_steps_per_execution(self):
         self.same_everywhere("steps_per_execution", "plain", "bfloat16")
         for a, b in zip(self.results[0]["steps_per_execution"], self.results[0]["plain"], strict=True):

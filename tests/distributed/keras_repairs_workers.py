@@ -1,5 +1,8 @@
 """What Keras 3 gets wrong on several workers and the strategy mends; what keras_repairs_test.py runs."""
 
+import os
+import tempfile
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -60,6 +63,18 @@ def _dropout_mask():
     return tf.distribute.get_strategy().run(lambda: layer(tf.ones([1, 64]), training=True)).numpy()
 
 
+def _saved_by_the_chief():
+    """Weights after training that goes on when the chief has saved, inside of the scope and alone (R39)."""
+    x, y = _data()
+    model = _model(layers=lambda: [keras.layers.BatchNormalization()])
+    for _ in range(2):
+        model.fit(x, y, batch_size=16, epochs=1, verbose=0, shuffle=False)
+        if harness.worker_index() == 0:
+            with tempfile.TemporaryDirectory() as folder:
+                model.save(os.path.join(folder, "model.keras"))
+    return model.get_weights()
+
+
 def _gather(dtype):
     rank = harness.worker_index()
     value = tf.cast(tf.fill([2 + 3 * rank, 3], rank), dtype)
@@ -78,6 +93,7 @@ def repairs():
                                               tf.data.experimental.AutoShardPolicy.DATA)],
             "gather": {dtype.name: _gather(dtype) for dtype in (tf.bool, tf.float16, tf.bfloat16, tf.int8)},
         }  # fmt: skip
+        results["saved_by_the_chief"] = _saved_by_the_chief()
         for name, model in {
             "clipnorm": _model(keras.optimizers.SGD(0.1, clipnorm=0.1)),
             "jit": _model(jit_compile=True),
