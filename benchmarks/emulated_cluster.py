@@ -2,8 +2,9 @@
 
     python benchmarks/emulated_cluster.py --hosts 4 --rate 1Gbit/s train.py --epochs 1
 
-Each copy of the script has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and runs the workers on loopback, whose rate it cannot
-limit. Namespaces are named after this process, and removed with everything in them when it ends.
+Each copy of the script has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and runs
+the workers on loopback, whose rate it cannot limit. Namespaces are named after this process, and removed with
+everything in them when it ends.
 """
 
 import argparse
@@ -22,10 +23,14 @@ from tf_epgc.performance import parse_rate
 _PORT = 20000
 _NETWORK = "10.77.0"
 _INTERFACE = "eth0"
-#: A token bucket lets so many seconds of its rate pass at once, and at least what the kernel hands it in one piece.
+#: A token bucket lets so many seconds of its rate pass at once, and at least two frames. The kernel cuts larger pieces.
 _BURST_SECONDS = 0.001
-_LEAST_BURST_BYTES = 65536 + 1024
-_QUEUE_SECONDS = 0.4
+_LEAST_BURST_BYTES = 4096
+#: A switch's port holds little: a queue of seconds would make small requests wait behind all of the large answers.
+_QUEUE_SECONDS = 0.01
+_LEAST_QUEUE_BYTES = 65536
+#: The same on every machine, allowed in every namespace, and without ideas of its own of what the link's rate is.
+_CONGESTION_CONTROL = "reno"
 _COMMAND_SECONDS = 20
 #: A veth's name is freed only a moment after its namespace is deleted, so each cluster has names of its own.
 _numbers = itertools.count()
@@ -146,6 +151,8 @@ class EmulatedCluster:
         _run("ip", "-n", self._switch, "link", "set", port, "up")
         _run("ip", "-n", name, "address", "add", f"{_address(index)}/24", "dev", _INTERFACE)
         _run("ip", "-n", name, "link", "set", _INTERFACE, "up")
+        setting = f"net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}"
+        _run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
 
 
 class Loopback:
@@ -192,7 +199,7 @@ def _limit(namespace, interface, rate):
             _run(*device, "delete", "dev", interface, "root")
         return
     burst = max(int(rate * _BURST_SECONDS), _LEAST_BURST_BYTES)
-    limit = burst + max(int(rate * _QUEUE_SECONDS), 1 << 20)
+    limit = burst + max(int(rate * _QUEUE_SECONDS), _LEAST_QUEUE_BYTES)
     settings = ("rate", f"{int(rate * 8)}bit", "burst", str(burst), "limit", str(limit))
     _run(*device, "replace", "dev", interface, "root", "tbf", *settings)
 

@@ -3,8 +3,8 @@
     python benchmarks/step.py --model ResNet50 --workers 2 --rate 100Mbit/s
 
 Each gradient becomes available when the network's backward pass would have it: an operation waits until then and
-burns no CPU. Gradients are real tensors of the network's shapes, their sizes times `--scale` (as are packs and `min_elements`),
-and travel through the product's own strategy.
+burns no CPU. Gradients are real tensors of the network's shapes, their sizes times `--scale` (as are packs and
+`min_elements`), and travel through the product's own strategy.
 """
 
 import argparse

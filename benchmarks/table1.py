@@ -1,10 +1,10 @@
-"""Table 1: scaling efficiency of ResNet-50, VGG-16 and SSD300 by format, measured on emulated hosts and predicted before.
+"""Table 1: scaling efficiency of ResNet-50, VGG-16 and SSD300 by format, predicted, then measured on emulated hosts.
 
     python benchmarks/table1.py                    # N = 8, 4, 2; writes results/table1.{csv,json,md,png}
 
-For each network the link rate is set so that float32 on the largest number of workers has the published efficiency. Then,
-for each N: the cluster is calibrated, the steps of all formats are predicted from that calibration alone, and only then
-measured. The step is that of benchmarks/step.py; efficiency is the step of one worker over that of N.
+For each network the link rate is set so that float32 on the largest number of workers has the published efficiency.
+Then, for each N: the cluster is calibrated, the steps of all formats are predicted from that calibration alone, and
+only then measured. The step is that of benchmarks/step.py; efficiency is the step of one worker over that of N.
 """
 
 import argparse
@@ -148,9 +148,8 @@ class Table:
         )
         self.cells.append(cell)
         if seconds is not None:
-            say(
-                f"{network} N={workers} {FORMATS[bits].name}: predicted {cell.predicted:.2%}, measured {cell.measured:.2%}"
-            )
+            name = f"{network} N={workers} {FORMATS[bits].name}"
+            say(f"{name}: predicted {cell.predicted:.2%}, measured {cell.measured:.2%}")
 
 
 def say(text: str) -> None:
@@ -188,7 +187,7 @@ def measure_table(settings) -> Table:
 def markdown(cells) -> str:
     """The measured cells as a table, and the largest errors of the prediction."""
     lines = [
-        "| network | N | link | format | predicted | measured | over float32 | exposed, predicted | exposed, measured |",
+        "| network | N | link | format | predicted | measured | gain | exposed, predicted | exposed, measured |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     shown = [cell for cell in cells if cell.measured is not None]

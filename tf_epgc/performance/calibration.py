@@ -5,6 +5,7 @@ Every worker of the cluster calls `measure` at the same time. Functions import T
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -15,8 +16,9 @@ import numpy as np
 from tf_epgc.formats import FORMATS, CodecConfig
 from tf_epgc.performance.machine import CodecRates, Machine
 
-#: Group keys of the strategies' own collectives are below it.
-_GROUP_KEY = 900_000
+#: Group keys of the strategies' own collectives are below them. Each measurement has one of its own, since TensorFlow
+#: remembers the shapes of all instances of a group.
+_group_keys = itertools.count(900_000)
 _SMALL_REPEATS = 15
 _LARGE_REPEATS = 5
 _SECONDS_OF_LARGE = 0.15
@@ -54,7 +56,7 @@ class _Bench:
 
         self.workers = workers
         self._tf = tf
-        self._launcher = make_launcher("/CPU:0", workers, _GROUP_KEY)
+        self._launcher = make_launcher("/CPU:0", workers, next(_group_keys))
         self._collectives = Collectives(self._launcher, CommunicationOptions())
 
     def meet(self) -> None:
