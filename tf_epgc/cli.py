@@ -148,7 +148,7 @@ def _bench_worker(arguments) -> int:
             machine.save(arguments.calibrate)
         print(f"  link         {format_rate(machine.bandwidth)}")
         print(f"  message      {machine.latency * 1e6:.0f} us")
-        print(f"  collective   {machine.op_seconds * 1e6:.0f} us")
+        print(f"  collective   {machine.op_seconds * 1e6:.0f} us (ring {machine.ring_seconds * 1e6:.0f} us)")
         print(f"  {'bits':>4}{'pack':>9}{'reduce':>9}{'unpack':>9}   (G values/s)")
         for bits, rates in machine.codecs.items():
             print(f"  {bits:4}{rates.pack / 1e9:9.2f}{rates.reduce / 1e9:9.2f}{rates.unpack / 1e9:9.2f}", flush=True)

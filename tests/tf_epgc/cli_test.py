@@ -44,7 +44,7 @@ class TestEstimate:
         assert row["speed_up"] == pytest.approx(performance.speed_up(network, machine, 4, 0.18, exchange))
 
     def test_machine_file_and_network_file(self, tmp_path, capsys):
-        performance.Machine(1e8, 1e-4, 1e-3, {8: performance.CodecRates(1e9, 1e9, 1e9)}).save(tmp_path / "m.json")
+        performance.Machine(1e8, 1e-4, 1e-3, codecs={8: performance.CodecRates(1e9)}).save(tmp_path / "m.json")
         (tmp_path / "net.csv").write_text("name,elements\na,1000000\nb,2000000\n")
         files = ["--file", str(tmp_path / "net.csv"), "--machine", str(tmp_path / "m.json")]
         assert cli.main(["estimate", *files, "--compute", "0.1s", "--link", "1Gbit/s"]) == 0
@@ -173,3 +173,7 @@ class TestFitLatency:
         assert calibration.fit_latency(2, 1e-3, 1e-3, 5e-4) == (0.0, 1e-3)
         latency, op = calibration.fit_latency(2, 1e-3, 1e-3, 5e-3)
         assert latency == pytest.approx(1e-3) and op == pytest.approx(0.0)
+
+
+def test_fit_line():
+    assert calibration.fit_line((1000, 0.003), (2000, 0.005)) == pytest.approx((2e-6, 1e-3))

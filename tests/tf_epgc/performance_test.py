@@ -23,7 +23,7 @@ def several(count=6, elements=100_000):
 
 def machine_of(bandwidth=1e9, latency=1e-4, op_seconds=1e-3, rate=1e9):
     rates = CodecRates(rate, rate, rate)
-    return Machine(bandwidth, latency, op_seconds, dict.fromkeys((8, 9, 11, 16, 32), rates))
+    return Machine(bandwidth, latency, op_seconds, codecs=dict.fromkeys((8, 9, 11, 16, 32), rates))
 
 
 class TestClosedForms:

@@ -11,8 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tf_epgc.formats import FORMATS, CodecConfig
 from tf_epgc.performance.machine import CodecRates, Machine
 
@@ -20,8 +18,8 @@ from tf_epgc.performance.machine import CodecRates, Machine
 #: remembers the shapes of all instances of a group.
 _group_keys = itertools.count(900_000)
 _SMALL_REPEATS = 15
-_LARGE_REPEATS = 5
-_SECONDS_OF_LARGE = 0.15
+_LARGE_REPEATS = 3
+_SECONDS_OF_LARGE = 0.3
 _LARGEST_WORDS = 1 << 24
 _GROUP = 32
 
@@ -96,16 +94,22 @@ class _Bench:
 def _words_for(bench: _Bench, seconds: float) -> int:
     """How many words to each peer take about so long."""
     words = 1024
-    while words < _LARGEST_WORDS and bench.seconds(bench.all_to_all(words), 1) < seconds / 2:
+    while words < _LARGEST_WORDS and bench.seconds(bench.all_to_all(words), 1) < seconds:
         words *= 2
     return words
 
 
-def _slope(bench: _Bench, make, words: int) -> float:
-    """Seconds for each further byte that a worker sends."""
-    quarter = words // 4
-    more = bench.seconds(make(words), _LARGE_REPEATS) - bench.seconds(make(quarter), _LARGE_REPEATS)
-    return max(more, 1e-9) / (4 * (words - quarter) * (bench.workers - 1))
+def fit_line(small: tuple[float, float], large: tuple[float, float]) -> tuple[float, float]:
+    """Seconds a byte and seconds for none, from two pairs of bytes sent and seconds."""
+    slope = max(large[1] - small[1], 1e-9) / (large[0] - small[0])
+    return slope, max(large[1] - slope * large[0], 0.0)
+
+
+def _line(bench: _Bench, make, words: int, steps: int) -> tuple[float, float]:
+    """`fit_line` of a collective that sends so many words in each of `steps` messages."""
+    half = words // 2
+    points = [(4 * w * steps, bench.seconds(make(w), _LARGE_REPEATS)) for w in (half, words)]
+    return fit_line(*points)
 
 
 def _codec_rates(bench: _Bench, bits: int, elements: int) -> CodecRates:
@@ -149,14 +153,20 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
     if workers < 2:
         raise ValueError(f"workers is {workers}; a link can only be measured between at least 2.")
     bench = _Bench(workers)
-    small = [bench.seconds(make(1), _SMALL_REPEATS) for make in (bench.all_to_all, bench.all_gather, bench.all_reduce)]
-    latency, op_seconds = fit_latency(workers, *small)
+    tiny = [bench.seconds(make(1), _SMALL_REPEATS) for make in (bench.all_to_all, bench.all_gather, bench.all_reduce)]
+    latency, op_seconds = fit_latency(workers, *tiny)
     words = _words_for(bench, _SECONDS_OF_LARGE)
-    seconds_per_byte = float(np.mean([_slope(bench, make, words) for make in (bench.all_to_all, bench.all_gather)]))
-    # The ring sends `words` in each of 2 (N - 1) steps, and adds in half of them.
-    adding = _slope(bench, bench.all_reduce, words) - 2 * seconds_per_byte
+    peers = workers - 1
+    phases = [_line(bench, make, words, peers) for make in (bench.all_to_all, bench.all_gather)]
+    seconds_per_byte = statistics.mean(slope for slope, _ in phases)
+    # Large messages take a start of their own, in which TCP finds the link's rate.
+    op_seconds = max(op_seconds, statistics.mean(start for _, start in phases) - peers * latency)
+    ring_slope, ring_start = _line(bench, bench.all_reduce, words, 2 * peers)
+    ring_seconds = max(ring_start, tiny[2]) - 2 * peers * latency
+    # The ring adds one value for every two it sends.
+    adding = 2 * (ring_slope - seconds_per_byte)
     added_per_second = 1 / (4 * adding) if adding > 0 else math.inf
     codecs = {}
     for b in bits:
         codecs[b] = _float32_rates(bench, elements, added_per_second) if b == 32 else _codec_rates(bench, b, elements)
-    return Machine(1 / seconds_per_byte, latency, op_seconds, codecs, workers)
+    return Machine(1 / seconds_per_byte, latency, op_seconds, max(ring_seconds, 0.0), codecs, workers)

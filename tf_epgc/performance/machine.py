@@ -45,7 +45,8 @@ class Machine:
     Attributes:
         bandwidth: Bytes a second that a host sends, while it receives as many; 1/β.
         latency: Seconds that each message of a collective adds; α.
-        op_seconds: Seconds that a collective takes whatever its size and number of messages.
+        op_seconds: Seconds that an all-to-all or all-gather takes whatever its size and number of messages.
+        ring_seconds: The same for a ring; as `op_seconds` when None.
         codecs: `CodecRates` by bits; bits that are missing cost nothing.
         workers: Hosts that took part in the measurement, None if it was none.
     """
@@ -53,6 +54,7 @@ class Machine:
     bandwidth: float
     latency: float = 0.0
     op_seconds: float = 0.0
+    ring_seconds: float | None = None
     codecs: Mapping[int, CodecRates] = dataclasses.field(default_factory=dict)
     workers: int | None = None
 
@@ -60,6 +62,9 @@ class Machine:
         _check_positive("bandwidth", self.bandwidth)
         _check_positive("latency", self.latency, zero=True)
         _check_positive("op_seconds", self.op_seconds, zero=True)
+        if self.ring_seconds is None:
+            object.__setattr__(self, "ring_seconds", self.op_seconds)
+        _check_positive("ring_seconds", self.ring_seconds, zero=True)
 
     def rates(self, bits: int) -> CodecRates:
         return self.codecs.get(bits, CodecRates())

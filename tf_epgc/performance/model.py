@@ -232,7 +232,7 @@ def _ring_stages(machine, workers, elements, bits, scaling):
     rates = machine.rates(bits)
     added = elements * (workers - 1) / workers / rates.reduce
     # The next pack waits for this one, so that nothing fills the gaps between the steps: all of it occupies the link.
-    busy = machine.op_seconds + steps * machine.latency + sent / machine.bandwidth + added
+    busy = machine.ring_seconds + steps * machine.latency + sent / machine.bandwidth + added
     stages = (
         _Stage("packed", _CODEC, elements / rates.pack),
         _Stage("gathered", _LINK, busy),

@@ -1,0 +1,130 @@
+"""The emulated hosts, the step that is measured on them, and what the table's script does without them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks import emulated_cluster, step, table1
+
+needs_hosts = pytest.mark.skipif(bool(emulated_cluster.why_not()), reason=f"no hosts: {emulated_cluster.why_not()}")
+
+_SEND = """
+import json, os, socket, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+address = config["cluster"]["worker"][0].rsplit(":", 1)
+address = (address[0], int(address[1]))
+if config["task"]["index"] == 0:
+    with socket.create_server(address) as server:
+        connection, _ = server.accept()
+        received, start = 0, None
+        while data := connection.recv(1 << 20):
+            start = start or time.perf_counter()
+            received += len(data)
+        print("rate", received / (time.perf_counter() - start))
+else:
+    for _ in range(100):
+        try:
+            connection = socket.create_connection(address)
+            break
+        except OSError:
+            time.sleep(0.05)
+    connection.sendall(bytes(int(sys.argv[1])))
+    connection.close()
+"""
+
+
+def namespaces(pid=None):
+    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, timeout=20, check=False).stdout
+    return [line for line in names.splitlines() if line.startswith(f"epgc{pid or os.getpid()}c")]
+
+
+@needs_hosts
+class TestHosts:
+    def test_link_rate_and_clean_up(self, tmp_path):
+        script = tmp_path / "send.py"
+        script.write_text(_SEND)
+        with emulated_cluster.EmulatedCluster(2, 5e6) as hosts:
+            assert len(namespaces()) == 3
+            for rate in (5e6, 2e7):
+                hosts.set_rate(rate)
+                results = hosts.launch([sys.executable, str(script), str(int(rate))], timeout=60)
+                assert not any(result.returncode for result in results), results
+                measured = float(results[0].output.split()[-1])
+                assert 0.8 * rate < measured < 1.02 * rate
+        assert not namespaces()
+
+    def test_clean_up_after_an_exception(self):
+        with pytest.raises(KeyError), emulated_cluster.EmulatedCluster(2, 1e6):
+            raise KeyError
+        assert not namespaces()
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_clean_up_after_a_signal(self, tmp_path, number):
+        script = tmp_path / "sleep.py"
+        script.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)")
+        command = [sys.executable, emulated_cluster.__file__, "--hosts", "2", "--rate", "1Mbit/s", str(script)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert "up" in process.stdout.readline()
+            assert namespaces(process.pid)
+            process.send_signal(number)
+            process.wait(30)
+        finally:
+            process.kill()
+            process.stdout.close()
+        assert not namespaces(process.pid)
+
+    def test_hosts_out_of_range(self):
+        with pytest.raises(ValueError, match="hosts"):
+            emulated_cluster.EmulatedCluster(0)
+
+
+class TestWithoutHosts:
+    def test_loopback_says_why(self, monkeypatch, capsys, tmp_path):
+        monkeypatch.setattr(emulated_cluster, "why_not", lambda: "no root")
+        script = tmp_path / "hello.py"
+        script.write_text("import os\nprint(os.environ['TF_CONFIG'])")
+        with emulated_cluster.cluster(2, 1e6) as hosts:
+            results = hosts.launch([sys.executable, str(script)], timeout=60)
+        assert "no root" in capsys.readouterr().err
+        assert all("127.0.0.1" in result.output for result in results)
+
+    def test_table_refuses(self, monkeypatch):
+        monkeypatch.setattr(emulated_cluster, "why_not", lambda: "no root")
+        monkeypatch.setattr(sys, "argv", ["table1.py"])
+        with pytest.raises(SystemExit, match="no root"):
+            table1.main()
+
+
+def cell(bits, predicted, measured):
+    return table1.Cell("VGG16", 8, bits, 1e7, predicted, measured, 1 / predicted - 1, 1 / measured - 1, 100)
+
+
+def test_markdown_says_how_far_off():
+    text = table1.markdown([cell(32, 0.80, 0.79), cell(8, 0.95, 0.95)])
+    assert "| VGG16 | 8 | 80 Mbit/s | EPGC-8 | 95.00% | 95.00% | +16.00 |" in text
+    assert "at most 1.00 points" in text and "within 10 % in 2 of 2 cells" in text
+
+
+@pytest.mark.slow
+class TestStep:
+    def test_waits_and_exchanges(self):
+        started = time.monotonic()
+        with emulated_cluster.cluster(2, 1.25e8) as hosts, step.Session(hosts, 2, 1 / 256, timeout=200) as session:
+            bits = [step.NO_EXCHANGE, 32, 8]
+            times = session.call("measure", model="ResNet50", compute=0.3, bits=bits, steps=3)
+            assert len(times) == 2
+            medians = step.medians(times)
+            assert list(medians) == bits
+            # It never ends early; how late it is depends on what else the machine does.
+            assert all(0.299 < seconds < 1.5 for seconds in medians.values())
+        assert time.monotonic() - started < 200
+
+    def test_a_worker_that_fails_is_shown(self):
+        with emulated_cluster.cluster(1) as hosts, step.Session(hosts, 1, 1 / 256, timeout=100) as session:
+            with pytest.raises(step.SessionFailed, match="'rubbish' is not known"):
+                session.call("measure", timeout=90, model="rubbish", compute=0.1, bits=[0], steps=1)
