@@ -26,9 +26,11 @@ _INTERFACE = "eth0"
 #: A token bucket lets so many seconds of its rate pass at once, and at least two frames. The kernel cuts larger pieces.
 _BURST_SECONDS = 0.001
 _LEAST_BURST_BYTES = 4096
-#: A switch's port holds little: a queue of seconds would make small requests wait behind all of the large answers.
-_QUEUE_SECONDS = 0.01
-_LEAST_QUEUE_BYTES = 65536
+#: Deep enough that all others can send to one host at once: what is lost costs the slow links a time-out.
+_QUEUE_SECONDS = 0.2
+_LEAST_QUEUE_BYTES = 1 << 20
+#: TCP's shortest time-out; its usual 200 ms would be a fifth of a step.
+_RETRANSMIT_AFTER = "20ms"
 #: The same on every machine, allowed in every namespace, and without ideas of its own of what the link's rate is.
 _CONGESTION_CONTROL = "reno"
 _COMMAND_SECONDS = 20
@@ -151,6 +153,7 @@ class EmulatedCluster:
         _run("ip", "-n", self._switch, "link", "set", port, "up")
         _run("ip", "-n", name, "address", "add", f"{_address(index)}/24", "dev", _INTERFACE)
         _run("ip", "-n", name, "link", "set", _INTERFACE, "up")
+        _run("ip", "-n", name, "route", "replace", f"{_NETWORK}.0/24", "dev", _INTERFACE, "rto_min", _RETRANSMIT_AFTER)
         setting = f"net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}"
         _run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
 

@@ -110,9 +110,7 @@ def _add_bench(commands) -> None:
     )
     command.add_argument("--calibrate", metavar="FILE", help="JSON file to write, for `estimate --machine`")
     command.add_argument("-n", "--workers", type=_positive, default=2, help="without TF_CONFIG: how many")
-    command.add_argument(
-        "--elements", type=_positive, default=1 << 22, help="values of the pack the codec is timed with"
-    )
+    command.add_argument("--elements", type=_positive, default=1 << 22, help="values of the pack to measure with")
     command.add_argument("--timeout", type=float, default=300.0, help="without TF_CONFIG: seconds it may take")
     command.set_defaults(run=_bench)
 

@@ -18,10 +18,7 @@ from tf_epgc.performance.machine import CodecRates, Machine
 #: remembers the shapes of all instances of a group.
 _group_keys = itertools.count(900_000)
 _SMALL_REPEATS = 15
-_LARGE_REPEATS = 3
-_SECONDS_OF_LARGE = 0.3
-_LARGEST_WORDS = 1 << 24
-_GROUP = 32
+_LARGE_REPEATS = 5
 
 
 def fit_latency(workers: int, all_to_all: float, all_gather: float, all_reduce: float) -> tuple[float, float]:
@@ -91,14 +88,6 @@ class _Bench:
         return lambda: self._launcher.all_reduce(values).numpy()
 
 
-def _words_for(bench: _Bench, seconds: float) -> int:
-    """How many words to each peer take about so long."""
-    words = 1024
-    while words < _LARGEST_WORDS and bench.seconds(bench.all_to_all(words), 1) < seconds:
-        words *= 2
-    return words
-
-
 def fit_line(small: tuple[float, float], large: tuple[float, float]) -> tuple[float, float]:
     """Seconds a byte and seconds for none, from two pairs of bytes sent and seconds."""
     slope = max(large[1] - small[1], 1e-9) / (large[0] - small[0])
@@ -107,8 +96,7 @@ def fit_line(small: tuple[float, float], large: tuple[float, float]) -> tuple[fl
 
 def _line(bench: _Bench, make, words: int, steps: int) -> tuple[float, float]:
     """`fit_line` of a collective that sends so many words in each of `steps` messages."""
-    half = words // 2
-    points = [(4 * w * steps, bench.seconds(make(w), _LARGE_REPEATS)) for w in (half, words)]
+    points = [(4 * w * steps, bench.seconds(make(w), _LARGE_REPEATS)) for w in (words // 4, words)]
     return fit_line(*points)
 
 
@@ -141,11 +129,11 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
 
     Args:
         workers: N, at least 2.
-        elements: Values of the pack that the codec is timed with: as large as those to be predicted.
+        elements: Values of the pack that link and codec are timed with: as large as those to be predicted.
         bits: Formats to time.
 
     Returns:
-        A `Machine`, the same on every worker but for the codec's rates, which are those of the slowest.
+        A `Machine`, the same on every worker: what counts is the slowest.
 
     Raises:
         ValueError: For less than two workers.
@@ -155,11 +143,11 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
     bench = _Bench(workers)
     tiny = [bench.seconds(make(1), _SMALL_REPEATS) for make in (bench.all_to_all, bench.all_gather, bench.all_reduce)]
     latency, op_seconds = fit_latency(workers, *tiny)
-    words = _words_for(bench, _SECONDS_OF_LARGE)
+    # From 8 to 32 bits a value of such a pack, so that what TCP does with messages of that size is in the line.
+    words = max(elements // workers, 64)
     peers = workers - 1
     phases = [_line(bench, make, words, peers) for make in (bench.all_to_all, bench.all_gather)]
     seconds_per_byte = statistics.mean(slope for slope, _ in phases)
-    # Large messages take a start of their own, in which TCP finds the link's rate.
     op_seconds = max(op_seconds, statistics.mean(start for _, start in phases) - peers * latency)
     ring_slope, ring_start = _line(bench, bench.all_reduce, words, 2 * peers)
     ring_seconds = max(ring_start, tiny[2]) - 2 * peers * latency
