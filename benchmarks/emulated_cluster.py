@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,7 @@ class EmulatedCluster:
         reason = why_not()
         if reason:
             raise CannotEmulate(reason)
+        remove_left_behind()
         try:
             self._add_namespace(self._switch)
             _run("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
@@ -187,6 +189,16 @@ def cluster(hosts: int, rate: float | None = None):
     return Loopback(hosts)
 
 
+def remove_left_behind() -> None:
+    """Removes the namespaces of runs of this tool that were killed: those named after a process that is no more."""
+    for line in _run("ip", "netns", "list").splitlines():
+        name = line.split()[0] if line.split() else ""
+        match = re.fullmatch(r"epgc(\d+)c\d+(?:s|h\d+)", name)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            with contextlib.suppress(CannotEmulate):
+                _run("ip", "netns", "delete", name)
+
+
 def _address(index):
     return f"{_NETWORK}.{index + 1}"
 
@@ -214,6 +226,7 @@ def _run(*command):
         raise CannotEmulate(f"`{' '.join(command)}` took more than {_COMMAND_SECONDS} s") from e
     if done.returncode:
         raise CannotEmulate(f"`{' '.join(command)}` says: {done.stderr.strip() or done.returncode}")
+    return done.stdout
 
 
 def end_on_signals() -> None:

@@ -78,6 +78,13 @@ class TestHosts:
             process.stdout.close()
         assert not namespaces(process.pid)
 
+    def test_what_a_killed_run_left_is_removed(self):
+        dead = subprocess.Popen([sys.executable, "-c", ""])
+        dead.wait(30)
+        subprocess.run(["ip", "netns", "add", f"epgc{dead.pid}c0h0"], check=True, timeout=20)
+        emulated_cluster.remove_left_behind()
+        assert not namespaces(dead.pid)
+
     def test_hosts_out_of_range(self):
         with pytest.raises(ValueError, match="hosts"):
             emulated_cluster.EmulatedCluster(0)
