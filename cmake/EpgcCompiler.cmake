@@ -8,8 +8,8 @@ endif()
 
 # No -m flag: the instruction set is chosen at run time. Nothing that changes the results of float arithmetic.
 # Bazel reads the same file.
-file(STRINGS ${PROJECT_SOURCE_DIR}/tools/compile_flags.txt EPGC_COMPILE_FLAGS)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/compile_flags.txt)
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/../tools/compile_flags.txt EPGC_COMPILE_FLAGS)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/../tools/compile_flags.txt)
 add_library(epgc_options INTERFACE)
 target_compile_options(epgc_options INTERFACE ${EPGC_COMPILE_FLAGS})
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/core/block.h"
 #include "ops/core/dispatch.h"
 #include "ops/core/format.h"
 #include "ops/core/fp_environment.h"
@@ -18,29 +19,9 @@
 namespace epgc {
 namespace {
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
-// Where a block lies.
-struct Block {
-  int64_t first;         // its first value, counted from the start of the pack
-  int64_t size;          // values; a multiple of kGroupSize
-  int64_t shift_offset;  // bytes from the start of the packed words to its shift
-  int64_t shift_bytes;   // 1, or more for the last block of a shard, which owns the padding
-  int64_t word_offset;   // words from there to its first group
-};
-
+// The block with the number `number` of the whole pack.
 Block LocateBlock(const ShardLayout& layout, int bits, int64_t number) {
-  const int64_t shard = number / layout.shard_blocks;
-  const int64_t in_shard = number % layout.shard_blocks;
-  const int64_t words_before = shard * layout.shard_words;
-  const int64_t values_before = in_shard * kBlockSize;
-  Block block;
-  block.first = shard * layout.shard_elements + values_before;
-  block.size = std::min(kBlockSize, layout.shard_elements - values_before);
-  block.shift_offset = words_before * 4 + in_shard;
-  block.shift_bytes = in_shard + 1 == layout.shard_blocks ? layout.shift_words * 4 - in_shard : 1;
-  block.word_offset = words_before + layout.shift_words + in_shard * kGroupsPerBlock * bits;
-  return block;
+  return LocateBlock(layout, bits, number / layout.shard_blocks, number % layout.shard_blocks);
 }
 
 // The kernels and constants of one pass.
@@ -89,12 +70,7 @@ class Coder {
   }
 
  private:
-  // Clamped, because the byte may come from a stranger and must not become an invalid factor.
-  int ShiftOf(const uint32_t* packed, const Block& block) const {
-    if (!scaled_) return 0;
-    const int shift = static_cast<int8_t>(reinterpret_cast<const char*>(packed)[block.shift_offset]);
-    return std::max(-113, std::min(126, shift));
-  }
+  int ShiftOf(const uint32_t* packed, const Block& block) const { return scaled_ ? ReadShift(packed, block) : 0; }
 
   const KernelTable& kernels_;
   const EncodeKernel encode_;

@@ -1,0 +1,141 @@
+// What the kernels' logic needs of a machine, in two versions: for the device, and in plain C++ for the tests, which
+// run the same logic on a CPU.
+#ifndef EPGC_OPS_CUDA_DEVICE_H_
+#define EPGC_OPS_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/core/format.h"
+
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#define EPGC_DEVICE __device__ __forceinline__
+#define EPGC_UNROLL _Pragma("unroll")
+#define EPGC_UNROLL_SOME _Pragma("unroll 4")
+#else
+#define EPGC_DEVICE inline
+#define EPGC_UNROLL
+#define EPGC_UNROLL_SOME
+#endif
+
+namespace epgc {
+namespace cuda {
+
+// 16 and 8 bytes that are read and written at once.
+struct alignas(16) Quad {
+  uint32_t word[4];
+};
+struct alignas(8) Pair {
+  uint32_t word[2];
+};
+
+// Loads what lies aligned to its own size.
+template <typename T>
+EPGC_DEVICE T LoadAligned(const void* in) {
+#if defined(__CUDA_ARCH__)
+  return *static_cast<const T*>(in);
+#else
+  T value;
+  std::memcpy(&value, in, sizeof(T));
+  return value;
+#endif
+}
+
+template <typename T>
+EPGC_DEVICE void StoreAligned(T value, void* out) {
+#if defined(__CUDA_ARCH__)
+  *static_cast<T*>(out) = value;
+#else
+  std::memcpy(out, &value, sizeof(T));
+#endif
+}
+
+// Loads what may lie anywhere.
+template <typename T>
+EPGC_DEVICE T LoadAnywhere(const char* in) {
+  if (reinterpret_cast<uintptr_t>(in) % sizeof(T) == 0) return LoadAligned<T>(in);
+  T value;
+  for (unsigned i = 0; i < sizeof(T); ++i) reinterpret_cast<char*>(&value)[i] = in[i];
+  return value;
+}
+
+template <typename T>
+EPGC_DEVICE void StoreAnywhere(T value, char* out) {
+  if (reinterpret_cast<uintptr_t>(out) % sizeof(T) == 0) return StoreAligned(value, out);
+  for (unsigned i = 0; i < sizeof(T); ++i) out[i] = reinterpret_cast<const char*>(&value)[i];
+}
+
+// Four of the bytes b3 b2 b1 b0 a3 a2 a1 a0; each digit of `selector` is the number of one, the last digit's lowest.
+EPGC_DEVICE uint32_t BytePerm(uint32_t a, uint32_t b, uint32_t selector) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(a, b, selector);
+#else
+  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+  }
+  return result;
+#endif
+}
+
+// The upper word of high:low << distance, for distances 1..31.
+EPGC_DEVICE uint32_t FunnelShiftLeft(uint32_t low, uint32_t high, uint32_t distance) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_l(low, high, distance);
+#else
+  return high << distance | low >> (32 - distance);
+#endif
+}
+
+// Two magnitudes below 2^15 (or zeros) as binary16, the first one in the lower half.
+template <Rounding kRounding>
+EPGC_DEVICE uint32_t NarrowPair(float first, float second) {
+  static_assert(kRounding != Rounding::kStochastic, "the hardware has no such conversion");
+#if defined(__CUDA_ARCH__)
+  // sm_80 and newer convert two at once.
+#if __CUDA_ARCH__ >= 800
+  uint32_t halves;
+  if constexpr (kRounding == Rounding::kTruncate) {
+    asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(halves) : "f"(second), "f"(first));
+  }
+  return halves;
+#else
+  constexpr bool kTruncates = kRounding == Rounding::kTruncate;
+  const __half low = kTruncates ? __float2half_rz(first) : __float2half_rn(first);
+  const __half high = kTruncates ? __float2half_rz(second) : __float2half_rn(second);
+  return static_cast<uint32_t>(__half_as_ushort(high)) << 16 | __half_as_ushort(low);
+#endif
+#else
+  return static_cast<uint32_t>(EncodeImage<16, kRounding>(FloatToBits(second), 0)) << 16 |
+         EncodeImage<16, kRounding>(FloatToBits(first), 0);
+#endif
+}
+
+// float32 of the binary16 in the lower half of `halves`, or in its upper half. A NaN becomes a quiet one.
+template <bool kUpper>
+EPGC_DEVICE float WidenOfPair(uint32_t halves) {
+  const uint16_t half = static_cast<uint16_t>(kUpper ? halves >> 16 : halves);
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(half));
+#else
+  return BitsToFloat(WidenHalf(half));
+#endif
+}
+
+// NarrowToHalf() in few instructions.
+EPGC_DEVICE uint16_t NarrowFloat(float value) {
+#if defined(__CUDA_ARCH__)
+  return value != value ? kHalfNaN : __half_as_ushort(__float2half_rn(value));
+#else
+  return NarrowToHalf(FloatToBits(value));
+#endif
+}
+
+}  // namespace cuda
+}  // namespace epgc
+
+#endif  // EPGC_OPS_CUDA_DEVICE_H_
