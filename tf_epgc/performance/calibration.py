@@ -6,7 +6,6 @@ Every worker of the cluster calls `measure` at the same time. Functions import T
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -114,14 +113,14 @@ def _codec_rates(bench: _Bench, bits: int, elements: int) -> CodecRates:
     return CodecRates(*(elements / max(s, 1e-9) for s in seconds))
 
 
-def _float32_rates(bench: _Bench, elements: int, added_per_second: float) -> CodecRates:
-    """TensorFlow's own way: gradients are copied into one buffer, and cut out of it."""
+def _float32_rates(bench: _Bench, elements: int) -> CodecRates:
+    """TensorFlow's own way: gradients are copied into one buffer, and cut out of it; adding is part of the ring."""
     tf = bench._tf
     values = [tf.ones([elements // 4]) for _ in range(4)]
     whole = tf.concat(values, 0)
     together = bench.seconds(lambda: tf.concat(values, 0), _LARGE_REPEATS)
     apart = bench.seconds(lambda: tf.split(whole, 4), _LARGE_REPEATS)
-    return CodecRates(elements / max(together, 1e-9), added_per_second, elements / max(apart, 1e-9))
+    return CodecRates(pack=elements / max(together, 1e-9), unpack=elements / max(apart, 1e-9))
 
 
 def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(FORMATS)) -> Machine:
@@ -150,11 +149,6 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
     seconds_per_byte = statistics.mean(slope for slope, _ in phases)
     op_seconds = max(op_seconds, statistics.mean(start for _, start in phases) - peers * latency)
     ring_slope, ring_start = _line(bench, bench.all_reduce, words, 2 * peers)
-    ring_seconds = max(ring_start, tiny[2]) - 2 * peers * latency
-    # The ring adds one value for every two it sends.
-    adding = 2 * (ring_slope - seconds_per_byte)
-    added_per_second = 1 / (4 * adding) if adding > 0 else math.inf
-    codecs = {}
-    for b in bits:
-        codecs[b] = _float32_rates(bench, elements, added_per_second) if b == 32 else _codec_rates(bench, b, elements)
-    return Machine(1 / seconds_per_byte, latency, op_seconds, max(ring_seconds, 0.0), codecs, workers)
+    ring_seconds = max(max(ring_start, tiny[2]) - 2 * peers * latency, 0.0)
+    codecs = {b: _float32_rates(bench, elements) if b == 32 else _codec_rates(bench, b, elements) for b in bits}
+    return Machine(1 / seconds_per_byte, latency, op_seconds, ring_seconds, 1 / ring_slope, codecs, workers)

@@ -25,7 +25,7 @@ class CodecRates:
 
     Attributes:
         pack: Values read and encoded.
-        reduce: Values decoded and added: `N` times those of the shard. For 32 bits, values added.
+        reduce: Values decoded and added: `N` times those of the shard.
         unpack: Values decoded and written.
     """
 
@@ -47,6 +47,7 @@ class Machine:
         latency: Seconds that each message of a collective adds; α.
         op_seconds: Seconds that an all-to-all or all-gather takes whatever its size and number of messages.
         ring_seconds: The same for a ring; as `op_seconds` when None.
+        ring_bandwidth: Bytes a second that a host sends in a ring, adding included; as `bandwidth` when None.
         codecs: `CodecRates` by bits; bits that are missing cost nothing.
         workers: Hosts that took part in the measurement, None if it was none.
     """
@@ -55,6 +56,7 @@ class Machine:
     latency: float = 0.0
     op_seconds: float = 0.0
     ring_seconds: float | None = None
+    ring_bandwidth: float | None = None
     codecs: Mapping[int, CodecRates] = dataclasses.field(default_factory=dict)
     workers: int | None = None
 
@@ -65,13 +67,17 @@ class Machine:
         if self.ring_seconds is None:
             object.__setattr__(self, "ring_seconds", self.op_seconds)
         _check_positive("ring_seconds", self.ring_seconds, zero=True)
+        if self.ring_bandwidth is None:
+            object.__setattr__(self, "ring_bandwidth", self.bandwidth)
+        _check_positive("ring_bandwidth", self.ring_bandwidth)
 
     def rates(self, bits: int) -> CodecRates:
         return self.codecs.get(bits, CodecRates())
 
     def with_bandwidth(self, bandwidth: float) -> Machine:
-        """The same hosts on another link, in bytes a second."""
-        return dataclasses.replace(self, bandwidth=bandwidth)
+        """The same hosts on another link, in bytes a second; a ring takes as much longer for a byte as it did."""
+        adding = max(1 / self.ring_bandwidth - 1 / self.bandwidth, 0.0)
+        return dataclasses.replace(self, bandwidth=bandwidth, ring_bandwidth=1 / (1 / bandwidth + adding))
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the file that `load_machine` reads."""

@@ -230,9 +230,8 @@ def _ring_stages(machine, workers, elements, bits, scaling):
     steps = 2 * (workers - 1)
     sent = steps * -(-elements // workers) * bits // 8
     rates = machine.rates(bits)
-    added = elements * (workers - 1) / workers / rates.reduce
     # The next pack waits for this one, so that nothing fills the gaps between the steps: all of it occupies the link.
-    busy = machine.ring_seconds + steps * machine.latency + sent / machine.bandwidth + added
+    busy = machine.ring_seconds + steps * machine.latency + sent / machine.ring_bandwidth
     stages = (
         _Stage("packed", _CODEC, elements / rates.pack),
         _Stage("gathered", _LINK, busy),
@@ -330,8 +329,7 @@ def break_even_rate(
     """
 
     def pays(bandwidth: float) -> bool:
-        on_link = dataclasses.replace(machine, bandwidth=bandwidth)
-        return speed_up(network, on_link, workers, compute_seconds, exchange) >= gain
+        return speed_up(network, machine.with_bandwidth(bandwidth), workers, compute_seconds, exchange) >= gain
 
     low, high = 1e2, 1e14
     if not pays(low):
