@@ -1,8 +1,9 @@
 """Hosts on one machine: network namespaces joined by rate-limited links, with one worker process in each.
 
     python benchmarks/emulated_cluster.py --hosts 4 --rate 1Gbit/s train.py --epochs 1
+    python benchmarks/emulated_cluster.py --hosts 4 --rate 1Gbit/s tf-epgc bench --calibrate machine.json
 
-Each copy of the script has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and runs
+Each copy of the command has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and runs
 the workers on loopback, whose rate it cannot limit. Namespaces are named after this process, and removed with
 everything in them when it ends.
 """
@@ -245,7 +246,7 @@ def _arguments():
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", help="of each link in each direction, such as 1Gbit/s; no limit if left out")
     parser.add_argument("--timeout", type=float, help="seconds all of it may take")
-    parser.add_argument("script", help="a Python file")
+    parser.add_argument("command", help="a Python file or another program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     return parser.parse_args()
 
@@ -253,7 +254,8 @@ def _arguments():
 def main():
     arguments = _arguments()
     end_on_signals()
-    command = [sys.executable, arguments.script, *arguments.arguments]
+    python = [sys.executable] if arguments.command.endswith(".py") else []
+    command = [*python, arguments.command, *arguments.arguments]
     try:
         rate = parse_rate(arguments.rate) if arguments.rate else None
         with cluster(arguments.hosts, rate) as hosts:

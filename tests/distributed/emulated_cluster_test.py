@@ -85,6 +85,11 @@ class TestHosts:
         emulated_cluster.remove_left_behind()
         assert not namespaces(dead.pid)
 
+    def test_any_program(self):
+        command = [sys.executable, emulated_cluster.__file__, "--hosts", "2", "sh", "-c", "echo at $EMULATED_HOST"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert "[worker 0] at epgc" in done.stdout and "[worker 1] at epgc" in done.stdout
+
     def test_hosts_out_of_range(self):
         with pytest.raises(ValueError, match="hosts"):
             emulated_cluster.EmulatedCluster(0)

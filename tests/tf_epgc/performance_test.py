@@ -130,26 +130,32 @@ class TestShares:
 def simulate(network, machine, workers, compute, exchange, tick=1e-6):
     """The same packs, advanced tick by tick: who is first in a queue is served, then waits for its delay.
 
-    Written from docs/performance_model.md, not from the model's code; all-to-all only.
+    Written from docs/performance_model.md, not from the model's code.
     """
     specs = [packing.TensorSpec(g.elements, "float32") for g in network.gradients]
     plan = packing.plan_packs(specs, exchange.min_elements, exchange.bytes_per_pack)
+    peers, delay = workers - 1, 0.0
     forward = compute * network.forward_share
     packs = []
     for positions in plan.coded:
         elements = sum(specs[i].elements for i in positions)
-        layout = native.shard_layout(elements, workers, exchange.bits, exchange.scaling)
-        wire = (workers - 1) * layout["shard_words"] * 4 / machine.bandwidth
         rates = machine.codecs[exchange.bits]
-        work = [elements / rates.pack, wire, elements / rates.reduce, wire, elements / rates.unpack]
+        if exchange.bits == 32:
+            ring = machine.ring_seconds + 2 * peers * (machine.latency + elements / workers * 4 / machine.bandwidth)
+            work = [elements / rates.pack, ring, elements / rates.unpack]
+        else:
+            layout = native.shard_layout(elements, workers, exchange.bits, exchange.scaling)
+            wire = peers * layout["shard_words"] * 4 / machine.bandwidth
+            work = [elements / rates.pack, wire, elements / rates.reduce, wire, elements / rates.unpack]
+            delay = machine.op_seconds + peers * machine.latency
         ready = forward + (compute - forward) * max(network.gradients[i].ready for i in positions)
         packs.append({"from": ready, "work": work, "stage": 0})
-    delay = machine.op_seconds + (workers - 1) * machine.latency
     now, serving = 0.0, [None, None]  # codec, link
-    while any(pack["stage"] < 5 for pack in packs):
+    while any(pack["stage"] < len(pack["work"]) for pack in packs):
         for resource in (0, 1):
             if serving[resource] is None:
-                queue = [p for p in packs if p["stage"] < 5 and p["stage"] % 2 == resource and p["from"] <= now]
+                waiting = [p for p in packs if p["stage"] < len(p["work"]) and p["from"] <= now]
+                queue = [p for p in waiting if p["stage"] % 2 == resource]
                 serving[resource] = min(queue, key=lambda p: p["from"], default=None)
             pack = serving[resource]
             if pack is None:
@@ -164,7 +170,7 @@ def simulate(network, machine, workers, compute, exchange, tick=1e-6):
 
 
 class TestSimulation:
-    @pytest.mark.parametrize("bits", [8, 11])
+    @pytest.mark.parametrize("bits", [8, 11, 32])
     @pytest.mark.parametrize("workers", [2, 8])
     @pytest.mark.parametrize("bandwidth", [5e7, 1e9])
     def test_same_step(self, bits, workers, bandwidth):
