@@ -3,8 +3,8 @@
     python benchmarks/emulated_cluster.py --hosts 4 --rate 1Gbit/s train.py --epochs 1
     python benchmarks/emulated_cluster.py --hosts 4 --rate 1Gbit/s tf-epgc bench --calibrate machine.json
 
-Each copy of the command has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and runs
-the workers on loopback, whose rate it cannot limit. Namespaces are named after this process, and removed with
+Each copy of the command has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and
+runs the workers on loopback, whose rate it cannot limit. Namespaces are named after this process, and removed with
 everything in them when it ends.
 """
 

@@ -17,7 +17,7 @@ from tf_epgc.performance.machine import CodecRates, Machine
 #: remembers the shapes of all instances of a group.
 _group_keys = itertools.count(900_000)
 _SMALL_REPEATS = 15
-_LARGE_REPEATS = 5
+_LARGE_REPEATS = 11
 
 
 def fit_latency(workers: int, all_to_all: float, all_gather: float, all_reduce: float) -> tuple[float, float]:
