@@ -229,6 +229,22 @@ class TestNetworks:
             assert one.efficiency == pytest.approx(predict(known, Machine(5e8), 8, 0.2, exchange).efficiency, abs=0.01)
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("library", ["keras", "tf_keras"])
+    def test_keras_nested_frozen_and_shared(self, library):
+        keras = pytest.importorskip(library)
+        inner = keras.Sequential([keras.layers.Input((6, 8)), keras.layers.Dense(4)])
+        words = keras.layers.Input((6,))
+        shared = keras.layers.Dense(4)
+        hidden = inner(keras.layers.Embedding(1000, 8)(words))
+        frozen = keras.layers.Dense(4, trainable=False)
+        model = keras.Model(words, keras.layers.Dense(2)(frozen(shared(shared(hidden)))))
+        network = performance.from_keras(model)
+        assert [g.elements for g in network.gradients] == [math.prod(v.shape) for v in model.trainable_variables]
+        # 8 x 4, 4 x 4 (shared, then frozen), 4 x 2 multiplications at each of 6 places; the table takes none.
+        by_size = {g.elements: g.ready for g in network.gradients}
+        assert by_size == pytest.approx({8000: 1.0, 32: 1.0, 16: 40 / 72, 8: 8 / 72, 4: by_size[4], 2: 8 / 72})
+
+    @pytest.mark.slow
     def test_keras_model_without_weights(self):
         keras = pytest.importorskip("keras")
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.ReLU()])

@@ -96,14 +96,21 @@ def from_layers(name: str, layers: Sequence[Layer]) -> Network:
     Raises:
         ValueError: If no layer has variables.
     """
-    total = sum(layer.work for layer in layers)
-    done, gradients = 0.0, []
-    for number, layer in enumerate(reversed(layers), 1):
-        done += layer.work
-        ready = min(done / total, 1.0) if total else number / len(layers)
-        for i, elements in reversed(list(enumerate(layer.variables))):
-            gradients.append(Gradient(f"{layer.name}/{i}", elements, ready))
-    return Network(name, tuple(reversed(gradients)))
+    gradients = [
+        Gradient(f"{layer.name}/{i}", elements, ready)
+        for layer, ready in zip(layers, _ready_parts([layer.work for layer in layers]))
+        for i, elements in enumerate(layer.variables)
+    ]
+    return Network(name, tuple(gradients))
+
+
+def _ready_parts(works: Sequence[float]) -> list[float]:
+    """For each layer in forward order, the part of the backward pass at whose end its gradients are known."""
+    total, done, parts = sum(works), 0.0, []
+    for number, work in enumerate(reversed(works), 1):
+        done += work
+        parts.append(min(done / total, 1.0) if total else number / len(works))
+    return parts[::-1]
 
 
 def from_keras(model) -> Network:
@@ -115,22 +122,24 @@ def from_keras(model) -> Network:
         model: A model whose layers know their shapes, such as `keras.applications.ResNet50(weights=None)`.
 
     Returns:
-        A `Network`.
+        A `Network`, its gradients in the order of `model.trainable_variables`.
 
     Raises:
         ValueError: If the model is not built or has no trainable weights.
     """
     if not getattr(model, "built", True):
         raise ValueError(f"Model {model.name!r} is not built; call it once or give its first layer an input shape.")
-    layers = [
-        Layer(
-            layer.name,
-            tuple(math.prod(variable.shape) for variable in layer.trainable_variables),
-            _keras_work(layer),
-        )
-        for layer in _leaf_layers(model)
+    layers = list(_leaf_layers(model))
+    ready: dict[int, float] = {}
+    for layer, part in zip(layers, _ready_parts([_keras_work(layer) for layer in layers])):
+        for variable in layer.trainable_variables:
+            ready.setdefault(id(variable), part)
+    # What no layer holds is taken to be known last.
+    gradients = [
+        Gradient(getattr(variable, "path", variable.name), math.prod(variable.shape), ready.get(id(variable), 1.0))
+        for variable in model.trainable_variables
     ]
-    return from_layers(model.name, layers)
+    return Network(model.name, tuple(gradients))
 
 
 def _leaf_layers(model) -> Iterable:
@@ -142,11 +151,13 @@ def _leaf_layers(model) -> Iterable:
 
 
 def _keras_work(layer) -> float:
-    """Multiplications of one example's forward pass, in layers with kernels."""
-    kernels = [math.prod(v.shape) for v in layer.trainable_variables if len(v.shape) >= 2]
-    shape = getattr(getattr(layer, "output", None), "shape", None) or ()
-    places = math.prod(size or 1 for size in tuple(shape)[1:-1]) if kernels else 1
-    return float(sum(kernels) * places)
+    """Multiplications of one example's forward pass, in layers with kernels; looking up in a table is none."""
+    kernels = [math.prod(v.shape) for v in layer.weights if len(v.shape) >= 2]
+    if not kernels or type(layer).__name__ == "Embedding":
+        return 0.0
+    shape = tuple(getattr(getattr(layer, "output", None), "shape", None) or ())
+    places = shape[2:] if getattr(layer, "data_format", None) == "channels_first" else shape[1:-1]
+    return float(sum(kernels) * math.prod(size or 1 for size in places))
 
 
 def load_network(path: str | pathlib.Path) -> Network:
