@@ -21,6 +21,7 @@ _PUBLIC = {
     "decode": "ops",
     "encode": "ops",
     "quantize": "ops",
+    "save_model": "keras_integration",
     "simulate_all_reduce": "simulation",
 }
 
