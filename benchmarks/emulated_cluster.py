@@ -235,10 +235,12 @@ def end_on_signals() -> None:
 
     def leave(number, frame):
         del frame
+        sys.stderr.write(f"ended by signal {number}\n")
         raise SystemExit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, leave)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+            signal.signal(number, leave)
 
 
 def _arguments():

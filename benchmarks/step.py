@@ -3,8 +3,8 @@
     python benchmarks/step.py --model ResNet50 --workers 2 --rate 100Mbit/s
 
 Each gradient becomes available when the network's backward pass would have it: an operation waits until then and
-burns no CPU. Gradients are real tensors of the network's shapes, their sizes times `--scale` (as are packs and
-`min_elements`), and travel through the product's own strategy.
+burns no CPU. Gradients are real tensors, and travel through the product's own strategy. Their sizes are the network's
+times one factor, which makes them `--values` together; packs and `min_elements` are scaled alike.
 """
 
 import argparse
@@ -24,6 +24,8 @@ if __package__ in (None, ""):  # run as a script
 from benchmarks import emulated_cluster
 from tf_epgc import packing, performance
 
+#: Values of all gradients together: what two cores can send for 8 hosts at the rates of interest.
+DEFAULT_VALUES = 400_000
 #: The step without any exchange, among the formats' bits.
 NO_EXCHANGE = 0
 _POLL_SECONDS = 0.02
@@ -33,6 +35,11 @@ _SHOWN_LINES = 30
 
 class SessionFailed(RuntimeError):
     """A worker ended or took too long; the text has its last lines."""
+
+
+def scale_of(model: str, values: int) -> float:
+    """What the sizes of a network's gradients are multiplied by, so that together they have `values` values."""
+    return values / performance.network(model).elements
 
 
 def exchange_of(bits: int, scale: float) -> performance.Exchange:
@@ -53,14 +60,12 @@ class Session:
     Args:
         cluster: An entered `emulated_cluster.cluster(...)`.
         workers: How many hosts it has.
-        scale: What sizes are multiplied by.
         timeout: Seconds the whole session may take.
     """
 
-    def __init__(self, cluster, workers: int, scale: float, timeout: float = 1200):
+    def __init__(self, cluster, workers: int, timeout: float = 1200):
         self._cluster = cluster
         self._workers = workers
-        self._scale = scale
         self._timeout = timeout
         self._jobs = 0
         self._ended: list = []
@@ -98,7 +103,7 @@ class Session:
         return os.path.join(self._folder, f"{kind}_{self._jobs}_{index}.json")
 
     def _launch(self):
-        command = [sys.executable, os.path.abspath(__file__), "--serve", self._folder, "--scale", repr(self._scale)]
+        command = [sys.executable, os.path.abspath(__file__), "--serve", self._folder]
         try:
             self._ended = self._cluster.launch(command, timeout=self._timeout, grace=5)
         except Exception as e:  # shown by `call`, which runs in another thread
@@ -125,17 +130,17 @@ def _read(path):
 
 
 class Worker:
-    """One worker's strategy, and the functions that `Session.call` names."""
+    """One worker's strategies, and the functions that `Session.call` names."""
 
-    def __init__(self, scale: float):
+    def __init__(self):
         import tensorflow as tf
 
         import tf_epgc
 
         tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
-        self._scale = scale
         self._tf = tf
-        self._strategy = tf_epgc.EPGCMirroredStrategy(bits=11, min_elements=exchange_of(11, scale).min_elements)
+        self._make_strategy = functools.cache(lambda n: tf_epgc.EPGCMirroredStrategy(bits=11, min_elements=n))
+        self._strategy = self._make_strategy(packing.DEFAULT_MIN_ELEMENTS)  # joins the cluster
 
     def calibrate(self, elements: int) -> dict:
         """Measures the cluster; returns the content of a calibration file."""
@@ -147,14 +152,15 @@ class Worker:
             machine.save(path)
             return _read(path)
 
-    def measure(self, model: str, compute: float, bits: list, steps: int) -> dict:
+    def measure(self, model: str, values: int, compute: float, bits: list, steps: int) -> dict:
         """Times `steps` steps of each format, in turns.
 
         Returns:
             By bits: seconds of each step on this worker.
         """
-        network = performance.network(model).scaled(self._scale)
-        run = {b: self._step(network, compute, b) for b in bits}
+        scale = scale_of(model, values)
+        network = performance.network(model).scaled(scale)
+        run = {b: self._step(network, compute, b, scale) for b in bits}
         times = {b: [] for b in bits}
         for _ in range(steps):
             for b, step in run.items():
@@ -163,11 +169,12 @@ class Worker:
                 times[b].append(time.perf_counter() - start)
         return times
 
-    def _step(self, network, compute: float, bits: int):
+    def _step(self, network, compute: float, bits: int, scale: float):
         """A function that makes one step and has been traced."""
         import tf_epgc
 
-        tf = self._tf
+        tf, exchange = self._tf, exchange_of(bits or 32, scale)
+        strategy = self._make_strategy(exchange.min_elements)
         gradients = [tf.random.stateless_normal([g.elements], [i, 1]) * 1e-4 for i, g in enumerate(network.gradients)]
         forward = compute * network.forward_share
         ready = [forward + (compute - forward) * gradient.ready for gradient in network.gradients]
@@ -175,13 +182,12 @@ class Worker:
         def replica_fn():
             values = waiting_gradients(gradients, ready, compute)
             if bits != NO_EXCHANGE:
-                exchange = exchange_of(bits, self._scale)
                 options = tf_epgc.GradientOptions(bits=bits, bytes_per_pack=exchange.bytes_per_pack)
                 values = tf.distribute.get_replica_context().all_reduce("SUM", values, options=options)
             with tf.control_dependencies(values):
                 return tf.constant(0)
 
-        step = tf.function(lambda: self._strategy.run(replica_fn))
+        step = tf.function(lambda: strategy.run(replica_fn))
         step()
         return lambda: step().numpy()
 
@@ -226,10 +232,10 @@ def waiting_gradients(gradients, ready, compute: float):
     return values
 
 
-def serve(folder: str, scale: float) -> None:
+def serve(folder: str) -> None:
     """Carries out the jobs in `folder` until one says stop or the folder is gone."""
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    worker = Worker(scale)
+    worker = Worker()
     number = 0
     while os.path.isdir(folder):
         path = os.path.join(folder, f"job_{number}_.json")
@@ -257,7 +263,7 @@ def _arguments():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rate", default="100Mbit/s")
     parser.add_argument("--compute", default="1s")
-    parser.add_argument("--scale", type=float, default=1 / 64)
+    parser.add_argument("--values", type=int, default=DEFAULT_VALUES, help="of all gradients together")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--bits", type=int, nargs="+", default=[NO_EXCHANGE, 32, 16, 11, 9, 8], help="0: no exchange")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -267,18 +273,17 @@ def _arguments():
 def main():
     arguments = _arguments()
     if arguments.serve:
-        serve(arguments.serve, arguments.scale)
+        serve(arguments.serve)
         return
     emulated_cluster.end_on_signals()
     compute = performance.parse_seconds(arguments.compute)
     rate = performance.parse_rate(arguments.rate)
     with (
         emulated_cluster.cluster(arguments.workers, rate) as hosts,
-        Session(hosts, arguments.workers, arguments.scale) as session,
+        Session(hosts, arguments.workers) as session,
     ):
-        times = session.call(
-            "measure", model=arguments.model, compute=compute, bits=arguments.bits, steps=arguments.steps
-        )
+        step = {"model": arguments.model, "values": arguments.values, "compute": compute}
+        times = session.call("measure", **step, bits=arguments.bits, steps=arguments.steps)
     for bits, seconds in medians(times).items():
         name = f"{bits} bits" if bits else "no exchange"
         print(f"{name:12}{seconds * 1e3:9.1f} ms{compute / seconds:9.1%}")

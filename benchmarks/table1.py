@@ -19,7 +19,7 @@ if __package__ in (None, ""):  # run as a script
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from benchmarks import emulated_cluster, step
-from tf_epgc import packing, performance
+from tf_epgc import performance
 from tf_epgc.formats import FORMATS
 from tf_epgc.performance import machine as machine_files
 
@@ -64,7 +64,7 @@ class Table:
     """Measures cell after cell.
 
     Args:
-        settings: `compute` (seconds), `scale`, `steps` and `one` (seconds of one worker's step, by network).
+        settings: `compute` (seconds), `values`, `steps` and `one` (seconds of one worker's step, by network).
     """
 
     def __init__(self, settings):
@@ -73,21 +73,19 @@ class Table:
         self.calibrations: list[dict] = []
         self._machines = {}
 
-    def calibrate(self, session):
-        elements = round(packing.DEFAULT_BYTES_PER_PACK / 4 * self._settings.scale)
-        content = session.call("calibrate", elements=elements)[0]
+    def calibrate(self, session, network):
+        packs = self.predict(network, performance.ideal_machine(_FIRST_RATE), 2, 32).packs
+        content = session.call("calibrate", elements=max(pack.elements for pack in packs))[0]
         self.calibrations.append(content)
         return machine_files.machine_from(content)
 
     def measure(self, session, network, bits, steps):
-        times = session.call(
-            "measure", model=network, compute=self._settings.compute, bits=list(bits), steps=steps, timeout=600
-        )
-        return step.medians(times)
+        settings = {"model": network, "values": self._settings.values, "compute": self._settings.compute}
+        return step.medians(session.call("measure", **settings, bits=list(bits), steps=steps, timeout=600))
 
     def predict(self, network, machine, workers, bits):
-        scaled = performance.network(network).scaled(self._settings.scale)
-        exchange = step.exchange_of(bits, self._settings.scale)
+        scale = step.scale_of(network, self._settings.values)
+        scaled, exchange = performance.network(network).scaled(scale), step.exchange_of(bits, scale)
         return performance.predict(scaled, machine, workers, self._settings.one[network], exchange)
 
     def find_rate(self, cluster, session, network, workers, target) -> float:
@@ -95,7 +93,7 @@ class Table:
         wanted = self._settings.one[network] * (1 / target - 1)
         rate = _FIRST_RATE
         cluster.set_rate(rate)
-        machine = self.calibrate(session)
+        machine = self.calibrate(session, network)
         # A first guess from the model; a rate-limited link carries a little less than its rate.
         overhead = rate / machine.bandwidth
         low, high = 1e5, 1e9
@@ -119,7 +117,7 @@ class Table:
     def fill(self, cluster, session, network, workers, rate):
         """Calibrates, predicts, then measures one network on `workers` workers."""
         cluster.set_rate(rate)
-        machine = self.calibrate(session)
+        machine = self.calibrate(session, network)
         predictions = {bits: self.predict(network, machine, workers, bits) for bits in BITS}
         measured = self.measure(session, network, BITS, self._settings.steps)
         for bits in BITS:
@@ -158,19 +156,18 @@ def say(text: str) -> None:
 
 def measure_table(settings) -> Table:
     """The whole table: one worker first, then the largest cluster, which sets the links, then the others."""
-    with emulated_cluster.cluster(1) as cluster, step.Session(cluster, 1, settings.scale) as session:
+    with emulated_cluster.cluster(1) as cluster, step.Session(cluster, 1) as session:
+        table = Table(settings)
         for network in settings.networks:
-            times = session.call(
-                "measure", model=network, compute=settings.compute, bits=[step.NO_EXCHANGE], steps=settings.steps
-            )
-            settings.one[network] = step.medians(times)[step.NO_EXCHANGE]
+            settings.one[network] = table.measure(session, network, [step.NO_EXCHANGE], settings.steps)[
+                step.NO_EXCHANGE
+            ]
             say(f"{network} N=1: {settings.one[network] * 1e3:.1f} ms for {settings.compute * 1e3:.0f} ms of computing")
-    table = Table(settings)
     rates = {}
     for workers in sorted(settings.workers, reverse=True):
         with (
             emulated_cluster.cluster(workers) as cluster,
-            step.Session(cluster, workers, settings.scale) as session,
+            step.Session(cluster, workers) as session,
         ):
             for network in settings.networks:
                 if network not in rates:
@@ -261,7 +258,7 @@ def _arguments():
     parser.add_argument("--networks", nargs="+", choices=BASELINES, default=list(BASELINES))
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--compute", type=float, default=1.0, help="seconds of a step's computing")
-    parser.add_argument("--scale", type=float, default=1 / 64, help="what tensors' and packs' sizes are multiplied by")
+    parser.add_argument("--values", type=int, default=step.DEFAULT_VALUES, help="of all gradients together, scaled")
     parser.add_argument("--steps", type=int, default=5, help="of each format")
     parser.add_argument("--out", default="results", help="folder to write to")
     settings = parser.parse_args()
