@@ -602,4 +602,5 @@ def custom_train_step(k):
     return k.fit(k.model(build, metrics=lambda: None), *regression())
 
 
+importlib.import_module("tests.distributed.keras_cases")  # which registers more of them
 SECTIONS = tuple(dict.fromkeys(each.section for each in CASES.values()))

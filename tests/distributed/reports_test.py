@@ -1,0 +1,47 @@
+"""Users' reports (each test names its own): what should happen, on two workers, within a minute each."""
+
+import pytest
+import tensorflow as tf
+from absl.testing import parameterized
+
+from tests.distributed.harness import run_workers
+
+WORKERS = "tests.distributed.reports_workers:"
+
+
+@pytest.mark.slow
+class ReportsTest(parameterized.TestCase, tf.test.TestCase):
+    def test_missing_gradient(self):
+        """R56: a gradient that one worker lacks is an error everywhere, not a hang."""
+        for failure in run_workers(WORKERS + "missing_gradient", expect_failure=True, timeout=60):
+            self.assertIn("The workers built different models", failure.message)
+            self.assertIn("float32(3000,)", failure.message)
+
+    def test_batches_of_different_number(self):
+        """R23: both do as many steps, and every row is counted."""
+        for rows in run_workers(WORKERS + "batches_of_different_number", timeout=60):
+            self.assertEqual(sum(rows), 190)
+
+    def test_implementations(self):
+        """R90: RING and AUTO give the same bits."""
+        ring, auto = (
+            run_workers(WORKERS + "trained_through", kwargs={"implementation": name}, timeout=60)
+            for name in ("RING", "AUTO")
+        )
+        for weights in (*ring, *auto):
+            self.assertEqual(weights.tobytes(), ring[0].tobytes())
+
+    @parameterized.parameters("keras", "tf_keras")
+    def test_reduce_rate_on_plateau(self, library):
+        """R43: the rate is reached through wrappers and is the same on all workers; a schedule is a readable error."""
+        for rates in run_workers(WORKERS + "plateaus", kwargs={"library": library}, timeout=60):
+            for name in ("plain", "loss_scale", "mpu"):
+                self.assertAllClose(rates[name], 0.025, msg=name)
+            if library == "keras":
+                self.assertIn("created with a `LearningRateSchedule`", rates["schedule"])
+            else:  # tf_keras says nothing, and the schedule goes on
+                self.assertAllClose(rates["schedule"], 0.1 * 0.5**3.5)
+
+
+if __name__ == "__main__":
+    tf.test.main()
