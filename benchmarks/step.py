@@ -60,12 +60,15 @@ class Session:
     Args:
         cluster: An entered `emulated_cluster.cluster(...)`.
         workers: How many hosts it has.
+        model: The network's name.
+        values: Of all gradients together.
         timeout: Seconds the whole session may take.
     """
 
-    def __init__(self, cluster, workers: int, timeout: float = 1200):
+    def __init__(self, cluster, workers: int, model: str, values: int = DEFAULT_VALUES, timeout: float = 1200):
         self._cluster = cluster
         self._workers = workers
+        self._options = ["--model", model, "--values", str(values)]
         self._timeout = timeout
         self._jobs = 0
         self._ended: list = []
@@ -103,7 +106,7 @@ class Session:
         return os.path.join(self._folder, f"{kind}_{self._jobs}_{index}.json")
 
     def _launch(self):
-        command = [sys.executable, os.path.abspath(__file__), "--serve", self._folder]
+        command = [sys.executable, os.path.abspath(__file__), "--serve", self._folder, *self._options]
         try:
             self._ended = self._cluster.launch(command, timeout=self._timeout, grace=5)
         except Exception as e:  # shown by `call`, which runs in another thread
@@ -130,17 +133,19 @@ def _read(path):
 
 
 class Worker:
-    """One worker's strategies, and the functions that `Session.call` names."""
+    """One worker's strategy, and the functions that `Session.call` names."""
 
-    def __init__(self):
+    def __init__(self, model: str, values: int):
         import tensorflow as tf
 
         import tf_epgc
 
+        self._scale = scale_of(model, values)
+        self._network = performance.network(model).scaled(self._scale)
         tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
         self._tf = tf
-        self._make_strategy = functools.cache(lambda n: tf_epgc.EPGCMirroredStrategy(bits=11, min_elements=n))
-        self._strategy = self._make_strategy(packing.DEFAULT_MIN_ELEMENTS)  # joins the cluster
+        least = exchange_of(11, self._scale).min_elements
+        self._strategy = tf_epgc.EPGCMirroredStrategy(bits=11, min_elements=least)
 
     def calibrate(self, elements: int) -> dict:
         """Measures the cluster; returns the content of a calibration file."""
@@ -152,15 +157,13 @@ class Worker:
             machine.save(path)
             return _read(path)
 
-    def measure(self, model: str, values: int, compute: float, bits: list, steps: int) -> dict:
+    def measure(self, compute: float, bits: list, steps: int) -> dict:
         """Times `steps` steps of each format, in turns.
 
         Returns:
             By bits: seconds of each step on this worker.
         """
-        scale = scale_of(model, values)
-        network = performance.network(model).scaled(scale)
-        run = {b: self._step(network, compute, b, scale) for b in bits}
+        run = {b: self._step(compute, b) for b in bits}
         times = {b: [] for b in bits}
         for _ in range(steps):
             for b, step in run.items():
@@ -169,12 +172,11 @@ class Worker:
                 times[b].append(time.perf_counter() - start)
         return times
 
-    def _step(self, network, compute: float, bits: int, scale: float):
+    def _step(self, compute: float, bits: int):
         """A function that makes one step and has been traced."""
         import tf_epgc
 
-        tf, exchange = self._tf, exchange_of(bits or 32, scale)
-        strategy = self._make_strategy(exchange.min_elements)
+        tf, network, exchange = self._tf, self._network, exchange_of(bits or 32, self._scale)
         gradients = [tf.random.stateless_normal([g.elements], [i, 1]) * 1e-4 for i, g in enumerate(network.gradients)]
         forward = compute * network.forward_share
         ready = [forward + (compute - forward) * gradient.ready for gradient in network.gradients]
@@ -187,7 +189,7 @@ class Worker:
             with tf.control_dependencies(values):
                 return tf.constant(0)
 
-        step = tf.function(lambda: strategy.run(replica_fn))
+        step = tf.function(lambda: self._strategy.run(replica_fn))
         step()
         return lambda: step().numpy()
 
@@ -232,10 +234,10 @@ def waiting_gradients(gradients, ready, compute: float):
     return values
 
 
-def serve(folder: str) -> None:
+def serve(folder: str, model: str, values: int) -> None:
     """Carries out the jobs in `folder` until one says stop or the folder is gone."""
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    worker = Worker()
+    worker = Worker(model, values)
     number = 0
     while os.path.isdir(folder):
         path = os.path.join(folder, f"job_{number}_.json")
@@ -273,17 +275,16 @@ def _arguments():
 def main():
     arguments = _arguments()
     if arguments.serve:
-        serve(arguments.serve)
+        serve(arguments.serve, arguments.model, arguments.values)
         return
     emulated_cluster.end_on_signals()
     compute = performance.parse_seconds(arguments.compute)
     rate = performance.parse_rate(arguments.rate)
     with (
         emulated_cluster.cluster(arguments.workers, rate) as hosts,
-        Session(hosts, arguments.workers) as session,
+        Session(hosts, arguments.workers, arguments.model, arguments.values) as session,
     ):
-        step = {"model": arguments.model, "values": arguments.values, "compute": compute}
-        times = session.call("measure", **step, bits=arguments.bits, steps=arguments.steps)
+        times = session.call("measure", compute=compute, bits=arguments.bits, steps=arguments.steps)
     for bits, seconds in medians(times).items():
         name = f"{bits} bits" if bits else "no exchange"
         print(f"{name:12}{seconds * 1e3:9.1f} ms{compute / seconds:9.1%}")

@@ -79,9 +79,9 @@ class Table:
         self.calibrations.append(content)
         return machine_files.machine_from(content)
 
-    def measure(self, session, network, bits, steps):
-        settings = {"model": network, "values": self._settings.values, "compute": self._settings.compute}
-        return step.medians(session.call("measure", **settings, bits=list(bits), steps=steps, timeout=600))
+    def measure(self, session, bits, steps):
+        compute = self._settings.compute
+        return step.medians(session.call("measure", compute=compute, bits=list(bits), steps=steps, timeout=600))
 
     def predict(self, network, machine, workers, bits):
         scale = step.scale_of(network, self._settings.values)
@@ -104,7 +104,7 @@ class Table:
         tried = []
         for _ in range(_RATE_ATTEMPTS):
             cluster.set_rate(rate)
-            seconds = self.measure(session, network, [32], _SEARCH_STEPS)[32]
+            seconds = self.measure(session, [32], _SEARCH_STEPS)[32]
             efficiency = self._settings.one[network] / seconds
             tried.append((abs(efficiency - target), rate))
             say(f"{network}: {performance.format_rate(rate)} gives float32 {efficiency:.2%}, wanted {target:.2%}")
@@ -119,7 +119,7 @@ class Table:
         cluster.set_rate(rate)
         machine = self.calibrate(session, network)
         predictions = {bits: self.predict(network, machine, workers, bits) for bits in BITS}
-        measured = self.measure(session, network, BITS, self._settings.steps)
+        measured = self.measure(session, BITS, self._settings.steps)
         for bits in BITS:
             self._add(network, workers, bits, rate, predictions[bits], measured[bits])
         self._machines[network, workers] = machine
@@ -155,26 +155,23 @@ def say(text: str) -> None:
 
 
 def measure_table(settings) -> Table:
-    """The whole table: one worker first, then the largest cluster, which sets the links, then the others."""
-    with emulated_cluster.cluster(1) as cluster, step.Session(cluster, 1) as session:
-        table = Table(settings)
-        for network in settings.networks:
-            settings.one[network] = table.measure(session, network, [step.NO_EXCHANGE], settings.steps)[
-                step.NO_EXCHANGE
-            ]
-            say(f"{network} N=1: {settings.one[network] * 1e3:.1f} ms for {settings.compute * 1e3:.0f} ms of computing")
-    rates = {}
-    for workers in sorted(settings.workers, reverse=True):
-        with (
-            emulated_cluster.cluster(workers) as cluster,
-            step.Session(cluster, workers) as session,
-        ):
-            for network in settings.networks:
-                if network not in rates:
-                    rates[network] = table.find_rate(cluster, session, network, workers, BASELINES[network])
-                table.fill(cluster, session, network, workers, rates[network])
+    """The whole table: by network one worker first, then the largest cluster, which sets the links, then the others."""
+    table = Table(settings)
     for network in settings.networks:
-        table.extrapolate(network, max(settings.workers), rates[network])
+        rate = None
+        for workers in [1, *sorted(settings.workers, reverse=True)]:
+            with (
+                emulated_cluster.cluster(workers) as cluster,
+                step.Session(cluster, workers, network, settings.values) as session,
+            ):
+                if workers == 1:
+                    [seconds] = table.measure(session, [step.NO_EXCHANGE], settings.steps).values()
+                    settings.one[network] = seconds
+                    say(f"{network} N=1: {seconds * 1e3:.1f} ms for {settings.compute * 1e3:.0f} ms of computing")
+                    continue
+                rate = rate or table.find_rate(cluster, session, network, workers, BASELINES[network])
+                table.fill(cluster, session, network, workers, rate)
+        table.extrapolate(network, max(settings.workers), rate)
     return table
 
 

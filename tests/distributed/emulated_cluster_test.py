@@ -126,9 +126,9 @@ def test_markdown_says_how_far_off():
 class TestStep:
     def test_waits_and_exchanges(self):
         started = time.monotonic()
-        with emulated_cluster.cluster(2, 1.25e8) as hosts, step.Session(hosts, 2, timeout=200) as session:
+        with emulated_cluster.cluster(2, 1.25e8) as hosts, step.Session(hosts, 2, "ResNet50", 100_000) as session:
             bits = [step.NO_EXCHANGE, 32, 8]
-            times = session.call("measure", model="ResNet50", values=100_000, compute=0.3, bits=bits, steps=3)
+            times = session.call("measure", timeout=200, compute=0.3, bits=bits, steps=3)
             assert len(times) == 2
             medians = step.medians(times)
             assert list(medians) == bits
@@ -137,6 +137,6 @@ class TestStep:
         assert time.monotonic() - started < 200
 
     def test_a_worker_that_fails_is_shown(self):
-        with emulated_cluster.cluster(1) as hosts, step.Session(hosts, 1, timeout=100) as session:
+        with emulated_cluster.cluster(1) as hosts, step.Session(hosts, 1, "rubbish", 100) as session:
             with pytest.raises(step.SessionFailed, match="'rubbish' is not known"):
-                session.call("measure", timeout=90, model="rubbish", values=100, compute=0.1, bits=[0], steps=1)
+                session.call("measure", timeout=90, compute=0.1, bits=[0], steps=1)
