@@ -4,24 +4,24 @@
     python benchmarks/emulated_cluster.py --hosts 4 --rate 1Gbit/s tf-epgc bench --calibrate machine.json
 
 Each copy of the command has its own `TF_CONFIG`. Needs root, and `ip` and `tc` of iproute2. Without, it says so and
-runs the workers on loopback, whose rate it cannot limit. Namespaces are named after this process, and removed with
-everything in them when it ends.
+runs the workers on loopback, whose rate it cannot limit. Namespaces have no names: each lives as long as a process that
+holds it, which the kernel ends with this one, however it ends.
 """
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 
 from tf_epgc import launcher
 from tf_epgc.performance import parse_rate
 
+_TOOLS = ("ip", "tc", "sysctl", "setpriv", "unshare", "nsenter")
 _PORT = 20000
 _NETWORK = "10.77.0"
 _INTERFACE = "eth0"
@@ -36,8 +36,8 @@ _RETRANSMIT_AFTER = "20ms"
 #: The same on every machine, allowed in every namespace, and without ideas of its own of what the link's rate is.
 _CONGESTION_CONTROL = "reno"
 _COMMAND_SECONDS = 20
-#: A veth's name is freed only a moment after its namespace is deleted, so each cluster has names of its own.
-_numbers = itertools.count()
+_START_SECONDS = 10
+_POLL_SECONDS = 0.01
 
 
 class CannotEmulate(RuntimeError):
@@ -46,21 +46,68 @@ class CannotEmulate(RuntimeError):
 
 def why_not() -> str:
     """Why hosts cannot be emulated here; an empty string if they can."""
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        return f"{' and '.join(missing)} not found (Debian's package iproute2 has them)"
+        return f"{' and '.join(missing)} not found (Debian's packages iproute2, procps and util-linux have them)"
     if os.geteuid() != 0:
         return "only root may make network namespaces"
-    name = f"epgc{os.getpid()}probe"
     try:
-        _run("ip", "netns", "add", name)
-        try:
-            _run("ip", "-n", name, "link", "set", "lo", "up")
-        finally:
-            _run("ip", "netns", "delete", name)
+        _Namespace().close()
     except CannotEmulate as e:
         return str(e)
     return ""
+
+
+class _Namespace:
+    """A network namespace, held by a process that sleeps."""
+
+    def __init__(self):
+        command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"]
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        self._holder = subprocess.Popen(command, start_new_session=True, text=True, **quiet)
+        try:
+            self._wait()
+            self.run("ip", "link", "set", "lo", "up")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the process that holds it."""
+        return self._holder.pid
+
+    def run(self, *command: str) -> None:
+        """Runs a command inside.
+
+        Raises:
+            CannotEmulate: If it fails.
+        """
+        try:
+            inside = ["nsenter", "--target", str(self.pid), "--net", *command]
+            done = subprocess.run(inside, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+        except subprocess.TimeoutExpired as e:
+            raise CannotEmulate(f"`{' '.join(command)}` took more than {_COMMAND_SECONDS} s") from e
+        if done.returncode:
+            raise CannotEmulate(f"`{' '.join(command)}` says: {done.stderr.strip() or done.returncode}")
+
+    def close(self) -> None:
+        """Ends the holder, and with it the namespace and its interfaces once no process is left inside."""
+        self._holder.kill()
+        self._holder.wait()
+        self._holder.stderr.close()
+
+    def _wait(self):
+        own, end = os.readlink("/proc/self/ns/net"), time.monotonic() + _START_SECONDS
+        while True:
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{self.pid}/ns/net") != own:
+                    return
+            if self._holder.poll() is not None:
+                raise CannotEmulate(f"`unshare --net` says: {self._holder.stderr.read().strip()}")
+            if time.monotonic() > end:
+                raise CannotEmulate(f"`unshare --net` took more than {_START_SECONDS} s")
+            time.sleep(_POLL_SECONDS)
 
 
 class EmulatedCluster:
@@ -81,23 +128,22 @@ class EmulatedCluster:
     def __init__(self, hosts: int, rate: float | None = None):
         if not 1 <= hosts <= 250:
             raise ValueError(f"hosts is {hosts!r}; it must be from 1 to 250.")
+        self._count = hosts
         self._rate = rate
-        self._prefix = f"epgc{os.getpid()}c{next(_numbers)}"
-        self._switch = f"{self._prefix}s"
-        self._names = [f"{self._prefix}h{index}" for index in range(hosts)]
-        self._made: list[str] = []
+        self._switch: _Namespace | None = None
+        self._hosts: list[_Namespace] = []
 
     def __enter__(self):
         reason = why_not()
         if reason:
             raise CannotEmulate(reason)
-        remove_left_behind()
         try:
-            self._add_namespace(self._switch)
-            _run("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
-            _run("ip", "-n", self._switch, "link", "set", "bridge", "up")
-            for index, name in enumerate(self._names):
-                self._add_host(index, name)
+            self._switch = _Namespace()
+            self._switch.run("ip", "link", "add", "bridge", "type", "bridge")
+            self._switch.run("ip", "link", "set", "bridge", "up")
+            for index in range(self._count):
+                self._hosts.append(_Namespace())
+                self._connect(index)
             self.set_rate(self._rate)
         except BaseException:
             self.close()
@@ -109,56 +155,49 @@ class EmulatedCluster:
 
     def close(self) -> None:
         """Removes the namespaces and with them their interfaces. Processes in them should have ended."""
-        while self._made:
-            with contextlib.suppress(CannotEmulate):
-                _run("ip", "netns", "delete", self._made[-1])
-            self._made.pop()
+        for namespace in (*self._hosts, self._switch):
+            if namespace is not None:
+                namespace.close()
+        self._hosts, self._switch = [], None
 
     def set_rate(self, rate: float | None) -> None:
         """Limits every link to `rate` bytes a second in each direction, at once; None lifts the limit."""
         self._rate = rate
-        for index, name in enumerate(self._names):
-            _limit(name, _INTERFACE, rate)
+        for index, host in enumerate(self._hosts):
+            _limit(host, _INTERFACE, rate)
             _limit(self._switch, _port_name(index), rate)
 
     def environment(self, index: int) -> dict[str, str]:
-        """What worker `index` needs to know: its `TF_CONFIG` and its namespace's name."""
-        addresses = [f"{_address(i)}:{_PORT}" for i in range(len(self._names))]
+        """What worker `index` needs to know: its `TF_CONFIG`, and the process that holds its namespace."""
+        addresses = [f"{_address(i)}:{_PORT}" for i in range(self._count)]
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         return {
-            "EMULATED_HOST": self._names[index],
+            "EMULATED_HOST": str(self._hosts[index].pid),
             "TF_CONFIG": json.dumps(config),
-            "no_grpc_proxy": ",".join(_address(i) for i in range(len(self._names))),
+            "no_grpc_proxy": ",".join(_address(i) for i in range(self._count)),
         }
 
     def launch(self, command, env=None, **options):
         """`launcher.launch` with one worker on each host; `env` may not be a function."""
-        inside = ["sh", "-c", 'exec ip netns exec "$EMULATED_HOST" "$@"', "sh", *command]
+        inside = ["sh", "-c", 'exec nsenter --target "$EMULATED_HOST" --net "$@"', "sh", *command]
         return launcher.launch(
             inside,
-            len(self._names),
+            self._count,
             env=lambda index: {**(env or {}), **self.environment(index)},
             tf_config=False,
             **options,
         )
 
-    def _add_namespace(self, name):
-        _run("ip", "netns", "add", name)
-        self._made.append(name)
-        _run("ip", "-n", name, "link", "set", "lo", "up")
-
-    def _add_host(self, index, name):
-        self._add_namespace(name)
-        port = _port_name(index)
-        pair = ("type", "veth", "peer", "name", port, "netns", self._switch)
-        _run("ip", "-n", name, "link", "add", _INTERFACE, *pair)
-        _run("ip", "-n", self._switch, "link", "set", port, "master", "bridge")
-        _run("ip", "-n", self._switch, "link", "set", port, "up")
-        _run("ip", "-n", name, "address", "add", f"{_address(index)}/24", "dev", _INTERFACE)
-        _run("ip", "-n", name, "link", "set", _INTERFACE, "up")
-        _run("ip", "-n", name, "route", "replace", f"{_NETWORK}.0/24", "dev", _INTERFACE, "rto_min", _RETRANSMIT_AFTER)
-        setting = f"net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}"
-        _run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
+    def _connect(self, index):
+        host, port = self._hosts[index], _port_name(index)
+        pair = ("type", "veth", "peer", "name", port, "netns", str(self._switch.pid))
+        host.run("ip", "link", "add", _INTERFACE, *pair)
+        self._switch.run("ip", "link", "set", port, "master", "bridge")
+        self._switch.run("ip", "link", "set", port, "up")
+        host.run("ip", "address", "add", f"{_address(index)}/24", "dev", _INTERFACE)
+        host.run("ip", "link", "set", _INTERFACE, "up")
+        host.run("ip", "route", "replace", f"{_NETWORK}.0/24", "dev", _INTERFACE, "rto_min", _RETRANSMIT_AFTER)
+        host.run("sysctl", "-qw", f"net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}")
 
 
 class Loopback:
@@ -190,16 +229,6 @@ def cluster(hosts: int, rate: float | None = None):
     return Loopback(hosts)
 
 
-def remove_left_behind() -> None:
-    """Removes the namespaces of runs of this tool that were killed: those named after a process that is no more."""
-    for line in _run("ip", "netns", "list").splitlines():
-        name = line.split()[0] if line.split() else ""
-        match = re.fullmatch(r"epgc(\d+)c\d+(?:s|h\d+)", name)
-        if match and not os.path.exists(f"/proc/{match[1]}"):
-            with contextlib.suppress(CannotEmulate):
-                _run("ip", "netns", "delete", name)
-
-
 def _address(index):
     return f"{_NETWORK}.{index + 1}"
 
@@ -208,26 +237,16 @@ def _port_name(index):
     return f"port{index}"
 
 
-def _limit(namespace, interface, rate):
-    device = ("tc", "-n", namespace, "qdisc")
+def _limit(namespace: _Namespace, interface: str, rate: float | None) -> None:
+    device = ("tc", "qdisc")
     if rate is None:
         with contextlib.suppress(CannotEmulate):
-            _run(*device, "delete", "dev", interface, "root")
+            namespace.run(*device, "delete", "dev", interface, "root")
         return
     burst = max(int(rate * _BURST_SECONDS), _LEAST_BURST_BYTES)
     limit = burst + max(int(rate * _QUEUE_SECONDS), _LEAST_QUEUE_BYTES)
     settings = ("rate", f"{int(rate * 8)}bit", "burst", str(burst), "limit", str(limit))
-    _run(*device, "replace", "dev", interface, "root", "tbf", *settings)
-
-
-def _run(*command):
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
-    except subprocess.TimeoutExpired as e:
-        raise CannotEmulate(f"`{' '.join(command)}` took more than {_COMMAND_SECONDS} s") from e
-    if done.returncode:
-        raise CannotEmulate(f"`{' '.join(command)}` says: {done.stderr.strip() or done.returncode}")
-    return done.stdout
+    namespace.run(*device, "replace", "dev", interface, "root", "tbf", *settings)
 
 
 def end_on_signals() -> None:

@@ -154,9 +154,8 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
-def measure_table(settings) -> Table:
+def measure_table(table, settings) -> None:
     """The whole table: by network one worker first, then the largest cluster, which sets the links, then the others."""
-    table = Table(settings)
     for network in settings.networks:
         rate = None
         for workers in [1, *sorted(settings.workers, reverse=True)]:
@@ -172,7 +171,6 @@ def measure_table(settings) -> Table:
                 rate = rate or table.find_rate(cluster, session, network, workers, BASELINES[network])
                 table.fill(cluster, session, network, workers, rate)
         table.extrapolate(network, max(settings.workers), rate)
-    return table
 
 
 # What comes out
@@ -219,7 +217,11 @@ def write(table, settings, seconds: float) -> None:
     with open(os.path.join(settings.out, "table1.md"), "w") as file:
         file.write(text)
     print(text)
-    plot(table.cells, settings.networks, os.path.join(settings.out, "table1.png"))
+    plot(
+        table.cells,
+        [n for n in settings.networks if any(c.network == n for c in table.cells)],
+        os.path.join(settings.out, "table1.png"),
+    )
     say(f"done in {seconds / 60:.1f} minutes; files are in {settings.out}")
 
 
@@ -272,8 +274,12 @@ def main():
     if reason:
         sys.exit(f"table1 needs links of a set rate, which need emulated hosts: {reason}")
     start = time.monotonic()
-    table = measure_table(settings)
-    write(table, settings, time.monotonic() - start)
+    table = Table(settings)
+    try:
+        measure_table(table, settings)
+    finally:
+        if table.cells:  # also what there was before an error
+            write(table, settings, time.monotonic() - start)
 
 
 if __name__ == "__main__":
