@@ -9,7 +9,6 @@ _PUBLIC = {
     "ModelCheckpoint": "one_path",
     "SharedDecisions": "shared_decisions",
     "TensorBoard": "one_path",
-    "save_model": "saving",
 }
 
 __all__ = [*_PUBLIC]

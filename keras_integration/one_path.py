@@ -16,8 +16,8 @@ class _OnePath:
         **kwargs: Likewise.
     """
 
-    #: Module and class of our form of it, by library; Keras's own where there is none.
-    _ours = {}
+    #: Where Keras 3's form of it is; None for Keras's own.
+    _keras3 = None
     #: Whether Keras 3's is called on the chief only.
     _chief_only = False
 
@@ -45,12 +45,12 @@ class _OnePath:
             self._callback.set_model(model)
 
     def _class_for(self, model):
-        library = "keras" if is_keras3(model) else "tf_keras"
-        if library in self._ours:
-            module, name = self._ours[library]
-            return getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        # tf_keras sends what the other workers write to temporary folders.
-        return getattr(importlib.import_module(library).callbacks, type(self).__name__)
+        if not is_keras3(model):
+            # tf_keras sends what the other workers write to temporary folders.
+            return getattr(importlib.import_module("tf_keras").callbacks, type(self).__name__)
+        if self._keras3 is None:
+            return getattr(importlib.import_module("keras").callbacks, type(self).__name__)
+        return getattr(importlib.import_module(f"{__package__}.one_path_keras"), self._keras3)
 
     @property
     def _supports_tf_logs(self):
@@ -74,10 +74,10 @@ class _OnePath:
 
 
 class ModelCheckpoint(_OnePath):
-    """Keras's `ModelCheckpoint`, with one path for all workers: one of them writes, each file whole or not at all.
+    """Keras's `ModelCheckpoint`, with one path for all workers: the chief alone writes, each file whole or not at all.
 
-    Give it to `fit` on every worker. At the end of `fit` all wait for the writer, so that each may read the file. On a
-    shared file system the chief writes; workers with disks of their own each write theirs.
+    Give it to `fit` on every worker. At the end of `fit` all wait for the chief, so that each may read the file.
+    (In tf_keras it is that library's own callback.)
 
     Args:
         *args: As for the callback of `keras.callbacks` or `tf_keras.callbacks`.
@@ -85,34 +85,27 @@ class ModelCheckpoint(_OnePath):
 
     Raises:
         ValueError: In `fit`, for arguments Keras refuses.
-        TimeoutError: In `fit`, if another worker does not have the callback.
         tf.errors.UnavailableError: In `fit`, if a worker has gone.
     """
 
-    _ours = {
-        "keras": ("one_path_keras", "KerasModelCheckpoint"),
-        "tf_keras": ("one_path_tf_keras", "TfKerasModelCheckpoint"),
-    }
+    _keras3 = "KerasModelCheckpoint"
 
 
 class BackupAndRestore(_OnePath):
-    """Keras's `BackupAndRestore`, with one path for all workers: one of them writes, and all restore.
+    """Keras's `BackupAndRestore`, with one path for all workers: the chief alone writes, and all restore.
 
-    Give it to `fit` on every worker. On a shared file system the chief writes; workers with disks of their own each
-    write theirs. (In tf_keras it is that library's own callback, for a shared file system.)
+    Give it to `fit` on every worker. (In tf_keras it is that library's own callback.)
 
     Args:
         *args: As for the callback of `keras.callbacks` or `tf_keras.callbacks`.
         **kwargs: Likewise.
 
     Raises:
-        ValueError: In `fit`, for arguments Keras refuses, an unbuilt model, a damaged backup, or workers' backups of
-            different epochs.
-        TimeoutError: In `fit`, if another worker does not have the callback.
+        ValueError: In `fit`, for arguments Keras refuses, an unbuilt model, or a damaged backup.
         tf.errors.UnavailableError: In `fit`, if a worker has gone.
     """
 
-    _ours = {"keras": ("one_path_keras", "KerasBackupAndRestore")}
+    _keras3 = "KerasBackupAndRestore"
 
 
 class TensorBoard(_OnePath):

@@ -21,7 +21,6 @@ _PUBLIC = {
     "decode": "ops",
     "encode": "ops",
     "quantize": "ops",
-    "save_model": "keras_integration",
     "simulate_all_reduce": "simulation",
 }
 
