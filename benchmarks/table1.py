@@ -11,6 +11,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import math
 import os
 import sys
 import time
@@ -101,18 +102,17 @@ class Table:
             rate = (low * high) ** 0.5
             exposed = self.predict(network, machine.with_bandwidth(rate / overhead), workers, 32).exposed_seconds
             low, high = (rate, high) if exposed > wanted else (low, rate)
-        tried = []
+        tried: list[tuple[float, float]] = []
         for _ in range(_RATE_ATTEMPTS):
             cluster.set_rate(rate)
             seconds = self.measure(session, [32], _SEARCH_STEPS)[32]
             efficiency = self._settings.one[network] / seconds
-            tried.append((abs(efficiency - target), rate))
+            tried.append((rate, seconds - self._settings.one[network]))
             say(f"{network}: {performance.format_rate(rate)} gives float32 {efficiency:.2%}, wanted {target:.2%}")
             if abs(efficiency - target) <= _RATE_TOLERANCE:
                 break
-            # Exposed time falls faster than the rate grows, since part of the sending is hidden.
-            rate *= (max(seconds - self._settings.one[network], 1e-3) / wanted) ** 0.6
-        return min(tried)[1]
+            rate = next_rate(tried, wanted)
+        return min(tried, key=lambda one: abs(one[1] - wanted))[0]
 
     def fill(self, cluster, session, network, workers, rate):
         """Calibrates, predicts, then measures one network on `workers` workers."""
@@ -148,6 +148,24 @@ class Table:
         if seconds is not None:
             name = f"{network} N={workers} {FORMATS[bits].name}"
             say(f"{name}: predicted {cell.predicted:.2%}, measured {cell.measured:.2%}")
+
+
+def next_rate(tried: list[tuple[float, float]], wanted: float) -> float:
+    """The link rate to try next, to see `wanted` seconds exposed; what is not hidden falls linearly with a byte's time.
+
+    Args:
+        tried: Pairs of rate and exposed seconds, at least one.
+        wanted: Seconds.
+    """
+    nearest = sorted(tried, key=lambda one: abs(one[1] - wanted))
+    rate, exposed = nearest[0]
+    for other, more in nearest[1:]:
+        slope = (more - exposed) / (1 / other - 1 / rate) if other != rate else 0.0
+        if slope > 0:
+            inverse = 1 / rate + (wanted - exposed) / slope
+            # Never far outside of what has been seen: measurements scatter.
+            return min(max(1 / inverse if inverse > 0 else math.inf, rate / 2), rate * 2)
+    return rate * min(max(exposed / wanted, 0.5), 2.0) ** 0.6
 
 
 def say(text: str) -> None:

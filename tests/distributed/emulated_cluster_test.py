@@ -131,6 +131,15 @@ def test_markdown_says_how_far_off():
     assert "at most 1.00 points" in text and "within 10 % in 2 of 2 cells" in text
 
 
+@pytest.mark.parametrize("hidden", [0.0, 0.6])
+def test_rate_search_converges(hidden):
+    wanted, tried, rate = 0.25, [], 1e7
+    for _ in range(5):
+        tried.append((rate, max(6e6 / rate - hidden, 0.001)))
+        rate = table1.next_rate(tried, wanted)
+    assert rate == pytest.approx(6e6 / (wanted + hidden), rel=0.02)
+
+
 @pytest.mark.slow
 class TestStep:
     def test_waits_and_exchanges(self):
