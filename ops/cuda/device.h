@@ -13,10 +13,12 @@
 #define EPGC_DEVICE __device__ __forceinline__
 #define EPGC_UNROLL _Pragma("unroll")
 #define EPGC_UNROLL_SOME _Pragma("unroll 4")
+#define EPGC_NO_UNROLL _Pragma("unroll 1")
 #else
 #define EPGC_DEVICE inline
 #define EPGC_UNROLL
 #define EPGC_UNROLL_SOME
+#define EPGC_NO_UNROLL
 #endif
 
 namespace epgc {
@@ -51,18 +53,22 @@ EPGC_DEVICE void StoreAligned(T value, void* out) {
 #endif
 }
 
-// Loads what may lie anywhere.
+// Whether `data` is a multiple of T's size.
 template <typename T>
-EPGC_DEVICE T LoadAnywhere(const char* in) {
-  if (reinterpret_cast<uintptr_t>(in) % sizeof(T) == 0) return LoadAligned<T>(in);
+EPGC_DEVICE bool IsAligned(const char* data) {
+  return reinterpret_cast<uintptr_t>(data) % sizeof(T) == 0;
+}
+
+// Loads what may lie anywhere, byte by byte.
+template <typename T>
+EPGC_DEVICE T LoadBytes(const char* in) {
   T value;
   for (unsigned i = 0; i < sizeof(T); ++i) reinterpret_cast<char*>(&value)[i] = in[i];
   return value;
 }
 
 template <typename T>
-EPGC_DEVICE void StoreAnywhere(T value, char* out) {
-  if (reinterpret_cast<uintptr_t>(out) % sizeof(T) == 0) return StoreAligned(value, out);
+EPGC_DEVICE void StoreBytes(T value, char* out) {
   for (unsigned i = 0; i < sizeof(T); ++i) out[i] = reinterpret_cast<const char*>(&value)[i];
 }
 

@@ -58,21 +58,43 @@ EPGC_DEVICE uint32_t EncodeOrdinaryPair(float first, float second) {
   }
 }
 
-// Images of four values times `factor`. `index` is that of value 0 in the random stream, a multiple of 4.
+// The random words of a block: with 32-bit arithmetic, since its indices have two upper halves at the most.
+struct BlockRandom {
+  uint32_t key_low;
+  uint32_t first;             // lower half of the first index
+  uint32_t high;              // RandomHighWord() from there on,
+  uint32_t high_after_carry;  // and from the multiple of 2^32 on
+};
+
+EPGC_DEVICE BlockRandom MakeBlockRandom(RandomKey key, uint64_t index) {
+  return {key.low, static_cast<uint32_t>(index), RandomHighWord(key, index),
+          RandomHighWord(key, index + (uint64_t{1} << 32))};
+}
+
+// What all values of a block are encoded with.
+struct BlockCoding {
+  float factor;
+  bool ordinary;
+  BlockRandom random;
+};
+
+// Images of a block's four values from number `value` on, a multiple of 4.
 template <int kBits, Rounding kRounding>
-EPGC_DEVICE Images EncodeFour(const float* x, float factor, bool ordinary, RandomKey key, uint64_t index) {
+EPGC_DEVICE Images EncodeFour(const float* x, int value, const BlockCoding& coding) {
+  const float factor = coding.factor;
   if constexpr (HasOrdinary<kBits, kRounding>()) {
-    if (ordinary) {
+    if (coding.ordinary) {
       return {EncodeOrdinaryPair<kBits, kRounding>(x[0] * factor, x[1] * factor),
               EncodeOrdinaryPair<kBits, kRounding>(x[2] * factor, x[3] * factor)};
     }
   }
   uint32_t image[4];
-  const uint32_t high = RandomHighWord(key, index);
+  const uint32_t index = coding.random.first + static_cast<uint32_t>(value);
+  const uint32_t high = index < coding.random.first ? coding.random.high_after_carry : coding.random.high;
   EPGC_UNROLL for (int k = 0; k < 4; ++k) {
     uint32_t random = 0;
     if constexpr (kRounding == Rounding::kStochastic) {
-      random = RandomWord(key.low, high, static_cast<uint32_t>(index) + k);
+      random = RandomWord(coding.random.key_low, high, index + static_cast<uint32_t>(k));
     }
     image[k] = EncodeImage<kBits, kRounding>(FloatToBits(x[k] * factor), random);
   }

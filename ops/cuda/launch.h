@@ -20,6 +20,8 @@ namespace cuda {
 
 inline constexpr int kBlockWarps = 4;
 inline constexpr int kThreads = kBlockWarps * kWarpSize;
+// For kernels in which the compiler, left alone, would rather spill than use more registers: 96 of them.
+inline constexpr int kBlocksPerMultiprocessor = 5;
 
 // The blocks of values [first, last) that a launch works on, one a warp.
 struct BlockRange {

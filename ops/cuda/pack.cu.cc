@@ -7,7 +7,7 @@ namespace cuda {
 namespace {
 
 template <int kBits, Rounding kRounding, int kCapacity>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBits == 32 ? kBlocksPerMultiprocessor : 0)
     PackKernel(BlockRange range, const __grid_constant__ Pass pass,
                const __grid_constant__ TensorTable<kCapacity> table, uint32_t* out) {
   __shared__ Stage stages[kBlockWarps];

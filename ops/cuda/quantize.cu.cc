@@ -7,7 +7,7 @@ namespace cuda {
 namespace {
 
 template <int kBits, Rounding kRounding>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     QuantizeKernel(BlockRange range, const __grid_constant__ Pass pass, const __grid_constant__ TensorTable<1> in,
                    const __grid_constant__ TensorTable<1> out) {
   __shared__ Stage stages[kBlockWarps];

@@ -54,9 +54,7 @@ EPGC_DEVICE uint32_t LargestBelow(const Warp& warp, const typename Warp::templat
 template <int kBits, Rounding kRounding, typename Warp>
 EPGC_DEVICE BlockCoding ChooseCoding(const Warp& warp, const Pass& pass,
                                      const typename Warp::template Lanes<Values>& values, int64_t index, int* shift) {
-  BlockCoding coding;
-  coding.key = pass.key;
-  coding.index = static_cast<uint64_t>(index);
+  BlockCoding coding = {1.0f, false, MakeBlockRandom(pass.key, static_cast<uint64_t>(index))};
   *shift = 0;
   if (kBits == 32 || (!pass.scaled && !HasOrdinary<kBits, kRounding>())) return coding;
   constexpr uint32_t kNoLimit = 0xFFFFFFFFu;
@@ -150,8 +148,7 @@ EPGC_DEVICE void QuantizeBlock(const Warp& warp, const Pass& pass, const Table& 
     warp.Each([&](int lane) {
       EPGC_UNROLL for (int i = 0; i < kLaneFours; ++i) {
         float* x = values[lane].x + 4 * i;
-        const uint64_t index = coding.index + kFourStride * i + 4 * lane;
-        const Images images = EncodeFour<kBits, kRounding>(x, coding.factor, coding.ordinary, coding.key, index);
+        const Images images = EncodeFour<kBits, kRounding>(x, kFourStride * i + 4 * lane, coding);
         DecodeFour<kBits>(WholeImages<kBits>(images), factor, x);
       }
     });

@@ -13,29 +13,45 @@
 namespace epgc {
 namespace cuda {
 
+// The type that holds an element of kDType, or its pattern.
+template <DType kDType>
+struct ElementOf {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kFloat16> {
+  using Type = uint16_t;
+};
+template <>
+struct ElementOf<DType::kBFloat16> {
+  using Type = uint16_t;
+};
+template <>
+struct ElementOf<DType::kFloat64> {
+  using Type = double;
+};
+template <DType kDType>
+using Element = typename ElementOf<kDType>::Type;
+
 template <DType kDType>
 EPGC_DEVICE constexpr int ElementSize() {
-  return kDType == DType::kFloat32 ? 4 : kDType == DType::kFloat64 ? 8 : 2;
+  return static_cast<int>(sizeof(Element<kDType>));
 }
 
 // --- One element ---
 
 template <DType kDType>
-EPGC_DEVICE float LoadElement(const char* in) {
-  if constexpr (kDType == DType::kFloat32) return LoadAnywhere<float>(in);
-  if constexpr (kDType == DType::kFloat16) return BitsToFloat(WidenHalf(LoadAnywhere<uint16_t>(in)));
-  if constexpr (kDType == DType::kBFloat16) {
-    return BitsToFloat(static_cast<uint32_t>(LoadAnywhere<uint16_t>(in)) << 16);
-  }
-  if constexpr (kDType == DType::kFloat64) return static_cast<float>(LoadAnywhere<double>(in));
+EPGC_DEVICE float ToFloat(Element<kDType> x) {
+  if constexpr (kDType == DType::kFloat16) return BitsToFloat(WidenHalf(x));
+  if constexpr (kDType == DType::kBFloat16) return BitsToFloat(static_cast<uint32_t>(x) << 16);
+  if constexpr (kDType == DType::kFloat32 || kDType == DType::kFloat64) return static_cast<float>(x);
 }
 
 template <DType kDType>
-EPGC_DEVICE void StoreElement(float value, char* out) {
-  if constexpr (kDType == DType::kFloat32) StoreAnywhere(value, out);
-  if constexpr (kDType == DType::kFloat16) StoreAnywhere(NarrowFloat(value), out);
-  if constexpr (kDType == DType::kBFloat16) StoreAnywhere(NarrowToBFloat16(FloatToBits(value)), out);
-  if constexpr (kDType == DType::kFloat64) StoreAnywhere(static_cast<double>(value), out);
+EPGC_DEVICE Element<kDType> FromFloat(float x) {
+  if constexpr (kDType == DType::kFloat16) return NarrowFloat(x);
+  if constexpr (kDType == DType::kBFloat16) return NarrowToBFloat16(FloatToBits(x));
+  if constexpr (kDType == DType::kFloat32 || kDType == DType::kFloat64) return x;
 }
 
 // --- Four at an address that is a multiple of 16 bytes, or of their size if that is less ---
@@ -50,16 +66,12 @@ EPGC_DEVICE void LoadFour(const char* in, float* x) {
     const Quad quad = LoadAligned<Quad>(in);
     EPGC_UNROLL for (int k = 0; k < 4; ++k) x[k] = BitsToFloat(quad.word[k]);
   } else if constexpr (kDType == DType::kFloat64) {
-    EPGC_UNROLL for (int half = 0; half < 2; ++half) {
-      const TwoDoubles two = LoadAligned<TwoDoubles>(in + 16 * half);
-      x[2 * half] = static_cast<float>(two.value[0]);
-      x[2 * half + 1] = static_cast<float>(two.value[1]);
-    }
+    const TwoDoubles first = LoadAligned<TwoDoubles>(in), second = LoadAligned<TwoDoubles>(in + 16);
+    EPGC_UNROLL for (int k = 0; k < 4; ++k) x[k] = ToFloat<kDType>((k < 2 ? first : second).value[k % 2]);
   } else {
     const Pair pair = LoadAligned<Pair>(in);
     EPGC_UNROLL for (int k = 0; k < 4; ++k) {
-      const uint32_t bits = pair.word[k / 2] >> 16 * (k % 2) & 0xFFFFu;
-      x[k] = BitsToFloat(kDType == DType::kFloat16 ? WidenHalf(static_cast<uint16_t>(bits)) : bits << 16);
+      x[k] = ToFloat<kDType>(static_cast<uint16_t>(pair.word[k / 2] >> 16 * (k % 2)));
     }
   }
 }
@@ -69,13 +81,11 @@ EPGC_DEVICE void StoreFour(const float* x, char* out) {
   if constexpr (kDType == DType::kFloat32) {
     StoreAligned(Quad{{FloatToBits(x[0]), FloatToBits(x[1]), FloatToBits(x[2]), FloatToBits(x[3])}}, out);
   } else if constexpr (kDType == DType::kFloat64) {
-    StoreAligned(TwoDoubles{{static_cast<double>(x[0]), static_cast<double>(x[1])}}, out);
-    StoreAligned(TwoDoubles{{static_cast<double>(x[2]), static_cast<double>(x[3])}}, out + 16);
+    StoreAligned(TwoDoubles{{x[0], x[1]}}, out);
+    StoreAligned(TwoDoubles{{x[2], x[3]}}, out + 16);
   } else {
     uint32_t narrow[4];
-    EPGC_UNROLL for (int k = 0; k < 4; ++k) {
-      narrow[k] = kDType == DType::kFloat16 ? NarrowFloat(x[k]) : NarrowToBFloat16(FloatToBits(x[k]));
-    }
+    EPGC_UNROLL for (int k = 0; k < 4; ++k) narrow[k] = FromFloat<kDType>(x[k]);
     StoreAligned(Pair{{narrow[0] | narrow[1] << 16, narrow[2] | narrow[3] << 16}}, out);
   }
 }
@@ -167,18 +177,34 @@ EPGC_DEVICE void StoreDirect(const Warp& warp, const typename Warp::template Lan
 // side.
 template <DType kDType, typename Warp>
 EPGC_DEVICE void GatherPiece(const Warp& warp, const Piece& piece, Stage* stage) {
+  using T = Element<kDType>;
+  uint32_t* out = stage->word + piece.offset;
   warp.Each([&](int lane) {
-    EPGC_UNROLL_SOME for (int i = lane; i < piece.size; i += 32) {
-      stage->word[piece.offset + i] = FloatToBits(LoadElement<kDType>(piece.data + i * ElementSize<kDType>()));
+    if (IsAligned<T>(piece.data)) {
+      EPGC_UNROLL_SOME for (int i = lane; i < piece.size; i += 32) {
+        out[i] = FloatToBits(ToFloat<kDType>(LoadAligned<T>(piece.data + i * sizeof(T))));
+      }
+    } else {
+      EPGC_NO_UNROLL for (int i = lane; i < piece.size; i += 32) {
+        out[i] = FloatToBits(ToFloat<kDType>(LoadBytes<T>(piece.data + i * sizeof(T))));
+      }
     }
   });
 }
 
 template <DType kDType, typename Warp>
 EPGC_DEVICE void ScatterPiece(const Warp& warp, const Piece& piece, const Stage& stage) {
+  using T = Element<kDType>;
+  const uint32_t* in = stage.word + piece.offset;
   warp.Each([&](int lane) {
-    EPGC_UNROLL_SOME for (int i = lane; i < piece.size; i += 32) {
-      StoreElement<kDType>(BitsToFloat(stage.word[piece.offset + i]), piece.data + i * ElementSize<kDType>());
+    if (IsAligned<T>(piece.data)) {
+      EPGC_UNROLL_SOME for (int i = lane; i < piece.size; i += 32) {
+        StoreAligned(FromFloat<kDType>(BitsToFloat(in[i])), piece.data + i * sizeof(T));
+      }
+    } else {
+      EPGC_NO_UNROLL for (int i = lane; i < piece.size; i += 32) {
+        StoreBytes(FromFloat<kDType>(BitsToFloat(in[i])), piece.data + i * sizeof(T));
+      }
     }
   });
 }
@@ -197,9 +223,8 @@ EPGC_DEVICE void LoadValues(const Warp& warp, const Table& table, int64_t positi
     }
     WithDType(piece.dtype, [&](auto dtype) { GatherPiece<decltype(dtype)::value>(warp, piece, stage); });
   }
-  warp.Each([&](int lane) {
-    for (int i = cursor.done() + lane; i < kBlockSize; i += 32) stage->word[i] = 0;
-  });
+  warp.Each(
+      [&](int lane) { EPGC_NO_UNROLL for (int i = cursor.done() + lane; i < kBlockSize; i += 32) stage->word[i] = 0; });
   warp.Sync();
   LoadDirect<DType::kFloat32>(warp, reinterpret_cast<const char*>(stage->word), values);
   warp.Sync();

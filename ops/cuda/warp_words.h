@@ -83,14 +83,6 @@ EPGC_DEVICE int PlaneWord(int lane) {
   return (4 * (lane % 8) + lane / 8) * kBits + 8;
 }
 
-// What all values of a block are encoded with.
-struct BlockCoding {
-  float factor = 1.0f;
-  bool ordinary = false;
-  RandomKey key = {0, 0};
-  uint64_t index = 0;  // of the block's first value in the random stream
-};
-
 // Codes of all 32 groups into `words` in shared memory, where no lane may be reading any more.
 template <int kBits, Rounding kRounding, typename Warp>
 EPGC_DEVICE void EncodeWords(const Warp& warp, const typename Warp::template Lanes<Values>& values,
@@ -105,8 +97,7 @@ EPGC_DEVICE void EncodeWords(const Warp& warp, const typename Warp::template Lan
       if constexpr (kBits == 32) {
         EPGC_UNROLL for (int k = 0; k < 4; ++k) words[value + k] = FloatToBits(x[k]);
       } else {
-        const Images images =
-            EncodeFour<kBits, kRounding>(x, coding.factor, coding.ordinary, coding.key, coding.index + value);
+        const Images images = EncodeFour<kBits, kRounding>(x, value, coding);
         if constexpr (kBits == 16) {
           words[value / 2] = images.first;
           words[value / 2 + 1] = images.second;

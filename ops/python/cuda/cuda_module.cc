@@ -7,7 +7,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -127,7 +127,18 @@ CodecOptions Options(int bits, const std::string& rounding, const std::string& s
 
 // --- Passes; `queue` is a cudaStream_t ---
 
-void Pack(const std::vector<py::object>& tensors, const py::object& out, int64_t shards, int bits,
+// A launch that can be repeated without another look at its arguments. Whoever has it keeps the arrays alive.
+class Call {
+ public:
+  // Launches for the first time.
+  explicit Call(std::function<void()> launch) : launch_(std::move(launch)) { launch_(); }
+  void operator()() const { launch_(); }
+
+ private:
+  std::function<void()> launch_;
+};
+
+Call Pack(const std::vector<py::object>& tensors, const py::object& out, int64_t shards, int bits,
           const std::string& rounding, const std::string& scaling, uint64_t seed, uint64_t step, uint64_t stream,
           uintptr_t queue) {
   const CodecOptions options = Options(bits, rounding, scaling, seed, step, stream);
@@ -135,36 +146,51 @@ void Pack(const std::vector<py::object>& tensors, const py::object& out, int64_t
   const auto list = Tensors<ConstTensor>(tensors, &elements);
   const ShardLayout layout = epgc::MakeShardLayout(elements, shards, options);
   uint32_t* words = Words(out, layout.shards * layout.shard_words);
-  Check(epgc::PackOnCuda(options, layout, list.data(), static_cast<int64_t>(list.size()), words, Stream(queue)));
+  return Call([=] {
+    const int64_t num_tensors = static_cast<int64_t>(list.size());
+    Check(epgc::PackOnCuda(options, layout, list.data(), num_tensors, words, Stream(queue)));
+  });
 }
 
-void Reduce(const py::object& rows, const py::object& out, int64_t num_rows, int64_t shard_elements, int bits,
+Call Reduce(const py::object& rows, const py::object& out, int64_t num_rows, int64_t shard_elements, int bits,
             const std::string& rounding, const std::string& scaling, float scale, uint64_t seed, uint64_t step,
             uint64_t stream, uintptr_t queue) {
   const CodecOptions options = Options(bits, rounding, scaling, seed, step, stream);
   const ShardLayout layout = epgc::MakeShardLayoutOfSize(shard_elements, 1, options);
   const uint32_t* words = Words(rows, num_rows * layout.shard_words);
-  Check(epgc::ReduceOnCuda(options, layout, words, num_rows, scale, Words(out, layout.shard_words), Stream(queue)));
+  uint32_t* reduced = Words(out, layout.shard_words);
+  return Call([=] { Check(epgc::ReduceOnCuda(options, layout, words, num_rows, scale, reduced, Stream(queue))); });
 }
 
-void Unpack(const py::object& packed, const std::vector<py::object>& tensors, int64_t shards, int bits,
+Call Unpack(const py::object& packed, const std::vector<py::object>& tensors, int64_t shards, int bits,
             const std::string& scaling, uintptr_t queue) {
   const CodecOptions options = Options(bits, "nearest", scaling, 0, 0, 0);
   int64_t elements = 0;
   const auto list = Tensors<MutableTensor>(tensors, &elements);
   const ShardLayout layout = epgc::MakeShardLayout(elements, shards, options);
   const uint32_t* words = Words(packed, layout.shards * layout.shard_words);
-  Check(epgc::UnpackOnCuda(options, layout, words, list.data(), static_cast<int64_t>(list.size()), Stream(queue)));
+  return Call([=] {
+    const int64_t num_tensors = static_cast<int64_t>(list.size());
+    Check(epgc::UnpackOnCuda(options, layout, words, list.data(), num_tensors, Stream(queue)));
+  });
 }
 
-void Quantize(const py::object& in, const py::object& out, int bits, const std::string& rounding,
+Call Quantize(const py::object& in, const py::object& out, int bits, const std::string& rounding,
               const std::string& scaling, uint64_t seed, uint64_t step, uint64_t stream, uintptr_t queue) {
   const CodecOptions options = Options(bits, rounding, scaling, seed, step, stream);
   int64_t size = 0, out_size = 0;
   const auto source = Tensors<ConstTensor>({in}, &size);
   const auto target = Tensors<MutableTensor>({out}, &out_size);
   if (size != out_size || source[0].dtype != target[0].dtype) throw py::value_error("in and out differ.");
-  Check(epgc::QuantizeOnCuda(options, source[0], target[0], Stream(queue)));
+  return Call([=] { Check(epgc::QuantizeOnCuda(options, source[0], target[0], Stream(queue))); });
+}
+
+Call CopyOnDevice(const Buffer& to, const Buffer& from) {
+  if (to.size() != from.size()) throw py::value_error("The sizes differ.");
+  return Call([target = to.address(), source = from.address(), size = to.size()] {
+    Check(cudaMemcpyAsync(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), size,
+                          cudaMemcpyDeviceToDevice));
+  });
 }
 
 // --- The device ---
@@ -180,13 +206,13 @@ std::string DeviceName() {
   return properties.name;
 }
 
-// Seconds that `work` takes on the default stream, one of `repeats` calls that follow each other.
-double SecondsOf(const py::function& work, int repeats) {
+// Seconds on the device of one of `repeats` launches that follow each other on the default stream.
+double SecondsOf(const Call& call, int repeats) {
   cudaEvent_t start, end;
   Check(cudaEventCreate(&start));
   Check(cudaEventCreate(&end));
   Check(cudaEventRecord(start));
-  for (int i = 0; i < repeats; ++i) work();
+  for (int i = 0; i < repeats; ++i) call();
   Check(cudaEventRecord(end));
   Check(cudaEventSynchronize(end));
   float milliseconds = 0;
@@ -194,11 +220,6 @@ double SecondsOf(const py::function& work, int repeats) {
   Check(cudaEventDestroy(start));
   Check(cudaEventDestroy(end));
   return milliseconds / 1e3 / repeats;
-}
-
-void CopyOnDevice(const Buffer& to, const Buffer& from) {
-  Check(cudaMemcpyAsync(reinterpret_cast<void*>(to.address()), reinterpret_cast<const void*>(from.address()),
-                        to.size() < from.size() ? to.size() : from.size(), cudaMemcpyDeviceToDevice));
 }
 
 }  // namespace
@@ -211,6 +232,7 @@ PYBIND11_MODULE(epgc_cuda, m) {
       .def_property_readonly("size", &Buffer::size)
       .def("copy_from", &Buffer::CopyFrom, py::arg("host"))
       .def("to_host", &Buffer::ToHost);
+  py::class_<Call>(m, "Call").def("__call__", &Call::operator());
   m.def("pack", &Pack, py::arg("tensors"), py::arg("out"), py::arg("shards"), py::arg("bits"), py::arg("rounding"),
         py::arg("scaling"), py::arg("seed") = 0, py::arg("step") = 0, py::arg("stream") = 0, py::arg("queue") = 0);
   m.def("reduce", &Reduce, py::arg("rows"), py::arg("out"), py::arg("num_rows"), py::arg("shard_elements"),
@@ -223,6 +245,6 @@ PYBIND11_MODULE(epgc_cuda, m) {
   m.def("device_count", &DeviceCount);
   m.def("device_name", &DeviceName);
   m.def("synchronize", [] { Check(cudaDeviceSynchronize()); });
-  m.def("seconds_of", &SecondsOf, py::arg("work"), py::arg("repeats"));
+  m.def("seconds_of", &SecondsOf, py::arg("call"), py::arg("repeats"));
   m.def("copy", &CopyOnDevice, py::arg("to"), py::arg("source"));
 }

@@ -1,5 +1,6 @@
 // The logic of the CUDA kernels on a CPU, for emulation_test.py, which compiles this file by itself and calls it with
 // ctypes. What differs from a launch is the warp, and that blocks come one after the other.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -41,17 +42,21 @@ void WithFormat(const CodecOptions& options, const Arguments&... arguments) {
   if (options.bits == 32) WithRounding<Work, 32>(options.rounding, arguments...);
 }
 
-// Calls work(table, number) for every block, with the tables a launcher would make, and returns how many those were.
+// Calls work(table, number) for blocks [first_block, last_block), with the tables a launcher would make for all, and
+// returns how many those were.
 template <int kCapacity, typename Tensor, typename Work>
-int ForEachBlock(const ShardLayout& layout, const Tensor* tensors, int64_t num_tensors, const Work& work) {
+int ForEachBlock(const ShardLayout& layout, const Tensor* tensors, int64_t num_tensors, int64_t first_block,
+                 int64_t last_block, const Work& work) {
   int launches = 0;
-  epgc::cuda::ForEachTable<kCapacity>(layout, tensors, num_tensors,
-                                      [&](const auto& table, int64_t first, int64_t last) {
-                                        ++launches;
-                                        for (int64_t number = first; number < last; ++number)
-                                          work(table, static_cast<uint32_t>(number));
-                                        return true;
-                                      });
+  const auto launch = [&](const auto& table, int64_t first, int64_t last) {
+    ++launches;
+    const int64_t end = std::min(last, last_block);
+    for (int64_t number = std::max(first, first_block); number < end; ++number) {
+      work(table, static_cast<uint32_t>(number));
+    }
+    return true;
+  };
+  epgc::cuda::ForEachTable<kCapacity>(layout, tensors, num_tensors, launch);
   return launches;
 }
 
@@ -99,14 +104,14 @@ struct QuantizeWork {
 extern "C" {
 
 int EpgcPack(const CodecOptions* options, const ShardLayout* layout, const ConstTensor* tensors, int64_t num_tensors,
-             uint32_t* out) {
+             int64_t first_block, int64_t last_block, uint32_t* out) {
   const Pass pass = MakePass(*options, *layout);
   const auto work = [&](const auto& table, uint32_t number) {
     WithFormat<PackWork>(*options, pass, table, number, out);
   };
   return epgc::cuda::FitsSmallTable(tensors, num_tensors)
-             ? ForEachBlock<epgc::cuda::kSmallTable>(*layout, tensors, num_tensors, work)
-             : ForEachBlock<epgc::cuda::kLargeTable>(*layout, tensors, num_tensors, work);
+             ? ForEachBlock<epgc::cuda::kSmallTable>(*layout, tensors, num_tensors, first_block, last_block, work)
+             : ForEachBlock<epgc::cuda::kLargeTable>(*layout, tensors, num_tensors, first_block, last_block, work);
 }
 
 int EpgcUnpack(const CodecOptions* options, const ShardLayout* layout, const MutableTensor* tensors,
@@ -116,8 +121,8 @@ int EpgcUnpack(const CodecOptions* options, const ShardLayout* layout, const Mut
     WithFormat<UnpackWork>(*options, pass, table, number, packed);
   };
   return epgc::cuda::FitsSmallTable(tensors, num_tensors)
-             ? ForEachBlock<epgc::cuda::kSmallTable>(*layout, tensors, num_tensors, work)
-             : ForEachBlock<epgc::cuda::kLargeTable>(*layout, tensors, num_tensors, work);
+             ? ForEachBlock<epgc::cuda::kSmallTable>(*layout, tensors, num_tensors, 0, INT64_MAX, work)
+             : ForEachBlock<epgc::cuda::kLargeTable>(*layout, tensors, num_tensors, 0, INT64_MAX, work);
 }
 
 void EpgcReduce(const CodecOptions* options, const ShardLayout* layout, const uint32_t* rows, int64_t num_rows,

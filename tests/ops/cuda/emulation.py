@@ -76,12 +76,17 @@ class Emulation:
     def layout(self, elements, shards, bits, scaling):
         return Layout(**_core.shard_layout(elements, shards, bits, scaling))
 
-    def pack(self, arrays, shards, bits, rounding, scaling, out=None, **random):
+    def pack(self, arrays, shards, bits, rounding, scaling, out=None, blocks=None, **random):
         layout = self.layout(sum(array.size for array in arrays), shards, bits, scaling)
         packed = np.empty((shards, layout.shard_words), np.uint32) if out is None else out
         options = _options(bits, rounding, scaling, **random)
+        first, last = blocks or (0, shards * layout.shard_blocks)
         self.launches = self._library.EpgcPack(
-            ctypes.byref(options), ctypes.byref(layout), _tensors(arrays), ctypes.c_int64(len(arrays)), _pointer(packed)
+            ctypes.byref(options),
+            ctypes.byref(layout),
+            _tensors(arrays),
+            *map(ctypes.c_int64, (len(arrays), first, last)),
+            _pointer(packed),
         )
         return packed
 
