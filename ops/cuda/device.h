@@ -32,14 +32,21 @@ struct alignas(8) Pair {
   uint32_t word[2];
 };
 
-// Loads what lies aligned to its own size.
+// Whether `data` is a multiple of T's size.
+template <typename T>
+EPGC_DEVICE bool IsAligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % sizeof(T) == 0;
+}
+
+// Loads what lies aligned to its own size. For what does not, a device stops; on a CPU the value is wrong on purpose,
+// so that tests notice.
 template <typename T>
 EPGC_DEVICE T LoadAligned(const void* in) {
 #if defined(__CUDA_ARCH__)
   return *static_cast<const T*>(in);
 #else
-  T value;
-  std::memcpy(&value, in, sizeof(T));
+  T value = {};
+  if (IsAligned<T>(in)) std::memcpy(&value, in, sizeof(T));
   return value;
 #endif
 }
@@ -49,14 +56,8 @@ EPGC_DEVICE void StoreAligned(T value, void* out) {
 #if defined(__CUDA_ARCH__)
   *static_cast<T*>(out) = value;
 #else
-  std::memcpy(out, &value, sizeof(T));
+  if (IsAligned<T>(out)) std::memcpy(out, &value, sizeof(T));
 #endif
-}
-
-// Whether `data` is a multiple of T's size.
-template <typename T>
-EPGC_DEVICE bool IsAligned(const char* data) {
-  return reinterpret_cast<uintptr_t>(data) % sizeof(T) == 0;
 }
 
 // Loads what may lie anywhere, byte by byte.
@@ -95,7 +96,8 @@ EPGC_DEVICE uint32_t FunnelShiftLeft(uint32_t low, uint32_t high, uint32_t dista
 #endif
 }
 
-// Two magnitudes below 2^15 (or zeros) as binary16, the first one in the lower half.
+// Two values as binary16, the first one in the lower half. Their magnitudes must be 2^15 at the most; for others a
+// device has answers of its own, and a CPU wrong ones on purpose.
 template <Rounding kRounding>
 EPGC_DEVICE uint32_t NarrowPair(float first, float second) {
   static_assert(kRounding != Rounding::kStochastic, "the hardware has no such conversion");
@@ -116,8 +118,13 @@ EPGC_DEVICE uint32_t NarrowPair(float first, float second) {
   return static_cast<uint32_t>(__half_as_ushort(high)) << 16 | __half_as_ushort(low);
 #endif
 #else
-  return static_cast<uint32_t>(EncodeImage<16, kRounding>(FloatToBits(second), 0)) << 16 |
-         EncodeImage<16, kRounding>(FloatToBits(first), 0);
+  uint32_t halves = 0;
+  const float values[] = {second, first};
+  for (float value : values) {
+    const bool in_range = (FloatToBits(value) & ~kFloatSign) <= (127u + 15u) << 23;
+    halves = halves << 16 | (in_range ? EncodeImage<16, kRounding>(FloatToBits(value), 0) : 0xFFFFu);
+  }
+  return halves;
 #endif
 }
 
