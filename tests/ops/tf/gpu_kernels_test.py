@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests.ops.tf.epgc_ops_test import SETTINGS, tensors
+from tests.ops.tf.op_cases import SETTINGS, tensors
 from tf_epgc import _build_info, ops
 from tf_epgc.formats import CodecConfig
 
