@@ -20,14 +20,11 @@ __global__ void __launch_bounds__(kThreads, kBits == 32 ? kBlocksPerMultiprocess
 template <int kBits, Rounding kRounding, int kCapacity>
 const char* LaunchPack(const Pass& pass, const ConstTensor* tensors, int64_t num_tensors, uint32_t* out,
                        CUstream_st* stream) {
-  const char* error = nullptr;
-  ForEachTable<kCapacity>(pass.layout, tensors, num_tensors,
-                          [&](const TensorTable<kCapacity>& table, int64_t first, int64_t last) {
-                            const BlockRange range = {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
-                            error = Launch(&PackKernel<kBits, kRounding, kCapacity>, range, stream, pass, table, out);
-                            return error == nullptr;
-                          });
-  return error;
+  const auto launch = [&](const TensorTable<kCapacity>& table, int64_t first, int64_t last) {
+    const BlockRange range = {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
+    return Launch(&PackKernel<kBits, kRounding, kCapacity>, range, stream, pass, table, out);
+  };
+  return ForEachTable<kCapacity>(pass.layout, tensors, num_tensors, launch);
 }
 
 }  // namespace

@@ -65,18 +65,20 @@ inline int64_t BlockOf(const ShardLayout& layout, int64_t position) {
   return position / layout.shard_elements * layout.shard_blocks + position % layout.shard_elements / kBlockSize;
 }
 
-// Calls launch(table, first_block, last_block), which returns true for success, for tables that together hold all
-// tensors, and ranges that together are all blocks of the pack: once, if the tensors fit. False after a failure.
+// Calls launch(table, first_block, last_block), which returns nullptr or an error, for tables that together hold all
+// tensors, and ranges that together are all blocks of the pack: once, if the tensors fit. Stops after an error and
+// returns it.
 template <int kCapacity, typename Tensor, typename Launch>
-bool ForEachTable(const ShardLayout& layout, const Tensor* tensors, int64_t num_tensors, Launch&& launch) {
+const char* ForEachTable(const ShardLayout& layout, const Tensor* tensors, int64_t num_tensors, Launch&& launch) {
   const int64_t num_blocks = layout.shards * layout.shard_blocks;
   int64_t next = 0, next_start = 0;
   for (int64_t first_block = 0; first_block < num_blocks;) {
     TensorTable<kCapacity> table;
     table.start = next_start;
     int64_t position = next_start, in_table = next;
-    for (; in_table < num_tensors && table.count < kCapacity; ++in_table) {
+    for (; in_table < num_tensors; ++in_table) {
       if (tensors[in_table].size == 0) continue;
+      if (table.count == kCapacity) break;
       position += tensors[in_table].size;
       table.end[table.count] = position;
       table.data[table.count] = Writable(tensors[in_table].data);
@@ -84,14 +86,15 @@ bool ForEachTable(const ShardLayout& layout, const Tensor* tensors, int64_t num_
     }
     const bool is_last = in_table == num_tensors;
     const int64_t last_block = is_last ? num_blocks : BlockOf(layout, position);
-    if (last_block <= first_block || !launch(table, first_block, last_block)) return false;
+    if (last_block <= first_block) return "a block overlaps more tensors than a table holds";
+    if (const char* error = launch(table, first_block, last_block)) return error;
     // The next table begins with the tensor that reaches into `last_block`.
     const int64_t reached =
         last_block / layout.shard_blocks * layout.shard_elements + last_block % layout.shard_blocks * kBlockSize;
     for (; next < num_tensors && next_start + tensors[next].size <= reached; ++next) next_start += tensors[next].size;
     first_block = last_block;
   }
-  return true;
+  return nullptr;
 }
 
 // Whether the non-empty ones among `tensors` fit a small table.

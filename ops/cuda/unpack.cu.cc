@@ -20,14 +20,11 @@ __global__ void __launch_bounds__(kThreads)
 template <int kBits, int kCapacity>
 const char* LaunchUnpack(const Pass& pass, const uint32_t* packed, const MutableTensor* tensors, int64_t num_tensors,
                          CUstream_st* stream) {
-  const char* error = nullptr;
-  ForEachTable<kCapacity>(pass.layout, tensors, num_tensors,
-                          [&](const TensorTable<kCapacity>& table, int64_t first, int64_t last) {
-                            const BlockRange range = {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
-                            error = Launch(&UnpackKernel<kBits, kCapacity>, range, stream, pass, table, packed);
-                            return error == nullptr;
-                          });
-  return error;
+  const auto launch = [&](const TensorTable<kCapacity>& table, int64_t first, int64_t last) {
+    const BlockRange range = {static_cast<uint32_t>(first), static_cast<uint32_t>(last)};
+    return Launch(&UnpackKernel<kBits, kCapacity>, range, stream, pass, table, packed);
+  };
+  return ForEachTable<kCapacity>(pass.layout, tensors, num_tensors, launch);
 }
 
 }  // namespace

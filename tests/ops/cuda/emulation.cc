@@ -43,21 +43,21 @@ void WithFormat(const CodecOptions& options, const Arguments&... arguments) {
 }
 
 // Calls work(table, number) for blocks [first_block, last_block), with the tables a launcher would make for all, and
-// returns how many those were.
+// returns how many those were, or -1 after an error.
 template <int kCapacity, typename Tensor, typename Work>
 int ForEachBlock(const ShardLayout& layout, const Tensor* tensors, int64_t num_tensors, int64_t first_block,
                  int64_t last_block, const Work& work) {
   int launches = 0;
-  const auto launch = [&](const auto& table, int64_t first, int64_t last) {
+  const auto launch = [&](const auto& table, int64_t first, int64_t last) -> const char* {
     ++launches;
     const int64_t end = std::min(last, last_block);
     for (int64_t number = std::max(first, first_block); number < end; ++number) {
       work(table, static_cast<uint32_t>(number));
     }
-    return true;
+    return nullptr;
   };
-  epgc::cuda::ForEachTable<kCapacity>(layout, tensors, num_tensors, launch);
-  return launches;
+  const char* error = epgc::cuda::ForEachTable<kCapacity>(layout, tensors, num_tensors, launch);
+  return error == nullptr ? launches : -1;
 }
 
 template <int kBits, Rounding kRounding>

@@ -164,6 +164,7 @@ MIXTURES = {
     ),
     "every type": ([(700, dtype) for dtype in cases.DTYPES] * 2, 1),
     "a full small table": ([(13, np.float32)] * 220, 1),
+    "an empty one after a full small table": ([(1, np.float32)] * 220 + [(0, np.float32)], 1),
     "a large table": ([(13, np.float32), (0, np.float16)] * 221, 1),
     "several large tables": ([(5, np.float16), (2, np.float32)] * 1000, None),
     "blocks of scalars": ([(1, np.float32)] * 7000, None),
