@@ -2,6 +2,8 @@
 
 import ctypes
 import pathlib
+import shutil
+import subprocess
 import unittest
 
 import numpy as np
@@ -41,6 +43,14 @@ class WithoutGpuTest(parameterized.TestCase, tf.test.TestCase):
         kernels = registered_kernels(op)
         self.assertIn(b"CPU", kernels)
         self.assertEqual(b"GPU" in kernels, bool(_build_info.CUDA_VERSION))
+
+    def test_runtime_is_its_own(self):
+        """TensorFlow exports a CUDA runtime of another version, which no linker may take for ours."""
+        if shutil.which("nm") is None:
+            self.skipTest("no nm to list the library's symbols with")
+        listed = subprocess.run(["nm", "-D", str(_build_info.OP_LIBRARY)], capture_output=True, text=True, check=True)
+        self.assertIn("tensorflow", listed.stdout)
+        self.assertNotRegex(listed.stdout, r"\b(__)?cuda[A-Z]")
 
     def test_soft_placement(self):
         """By default TensorFlow takes the CPU's kernel."""
