@@ -8,6 +8,7 @@ import math
 
 import tensorflow as tf
 
+from tf_epgc.keras_integration.callback import Callback
 from tf_epgc.keras_integration.mpu_optimizer import MPUOptimizer
 
 _LOG = logging.getLogger("tf_epgc")
@@ -15,23 +16,8 @@ _LOG = logging.getLogger("tf_epgc")
 #: Names of what is reported, in `logs` and in TensorBoard.
 SCALE, SKIPPED, ZEROS, NON_FINITE = "loss_scale", "skipped_steps", "zero_gradients", "non_finite_gradients"
 
-#: Every method that `fit`, `evaluate` and `predict` of either library call on a callback.
-_HOOKS = [
-    f"on_{mode}{part}_{end}"
-    for end in ("begin", "end")
-    for mode, part in [("train", ""), ("test", ""), ("predict", ""), ("epoch", ""), ("batch", "")]
-    + [(mode, "_batch") for mode in ("train", "test", "predict")]
-]
 
-
-def _do_nothing(self, *args, **kwargs):
-    pass
-
-
-_do_nothing._is_default = True  # with which Keras 3 marks hooks that need not be called
-
-
-class MPUMonitor:
+class MPUMonitor(Callback):
     """Reports loss scale, skipped steps, and shares of zero and of non-finite gradient values at the end of each epoch.
 
     They go into the epoch's `logs` (as `loss_scale`, `skipped_steps`, `zero_gradients`, `non_finite_gradients`), from
@@ -56,27 +42,16 @@ class MPUMonitor:
     ```
     """
 
-    # A plain class: neither library insists on its own base class, and which one it will be is not known here.
-    _supports_tf_logs = False
-    async_safe = False
-
     def __init__(self, log_dir: str | None = None):
         if log_dir is not None and importlib.util.find_spec("tensorboard") is None:
             raise ImportError(
                 f"MPUMonitor(log_dir={log_dir!r}) needs TensorBoard, which is not installed; run `pip install "
                 "tensorboard`, or leave log_dir out: the report is in the epochs' logs all the same."
             )
+        super().__init__()
         self._log_dir = log_dir
         self._writer = None
         self._has_said_floor = False
-        self.model = None
-        self.params = {}
-
-    def set_model(self, model):
-        self.model = model
-
-    def set_params(self, params):
-        self.params = params
 
     def on_train_begin(self, logs=None):
         """Starts counting zeros and non-finite values."""
@@ -131,17 +106,3 @@ class MPUMonitor:
         if loss_scale.has_overflowed_at_floor() and not self._has_said_floor:
             self._has_said_floor = True
             _LOG.warning(loss_scale.floor_message())
-
-    def _implements_train_batch_hooks(self):
-        return False
-
-    def _implements_test_batch_hooks(self):
-        return False
-
-    def _implements_predict_batch_hooks(self):
-        return False
-
-
-for _hook in _HOOKS:
-    if not hasattr(MPUMonitor, _hook):
-        setattr(MPUMonitor, _hook, _do_nothing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from tf_epgc.keras_integration.mpu_monitor import _HOOKS
+from tf_epgc.keras_integration.callback import HOOKS
 from tf_epgc.keras_integration.workers import is_chief, is_keras3, strategy_of, wait_for_all
 
 
@@ -133,6 +133,6 @@ def _end_training(self, logs=None):
     wait_for_all(strategy_of(self.model))  # whoever reads a file after fit finds it whole
 
 
-for _hook in _HOOKS:
+for _hook in HOOKS:
     setattr(_OnePath, _hook, _hand_on(_hook))
 _OnePath.on_train_end = _end_training

@@ -7,7 +7,6 @@ import os
 import shutil
 import uuid
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 
 import keras
 
@@ -30,22 +29,12 @@ class _WholeFiles:
         _write_whole(self._whole_model.save_weights, filepath, arguments)
 
 
-def _on_one_worker(function, *args, **kwargs):
-    """Calls a function outside of the strategy's scope, which is a thread's own.
-
-    Saving, Keras 3 makes an optimizer to compare attributes with; inside of the scope its variables would be broadcast
-    to workers that do not save.
-    """
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(function, *args, **kwargs).result()
-
-
 def _write_whole(save, filepath, arguments) -> None:
     folder, name = os.path.split(os.fspath(filepath))
     os.makedirs(folder or ".", exist_ok=True)
     part = os.path.join(folder, f"part-{uuid.uuid4().hex}-{name}")  # the ending says the format
     try:
-        _on_one_worker(save, part, **arguments)
+        save(part, **arguments)
         os.replace(part, filepath)
     finally:
         if os.path.exists(part):
@@ -113,7 +102,7 @@ class KerasBackupAndRestore(keras.callbacks.BackupAndRestore):
         os.makedirs(self.backup_dir, exist_ok=True)
         name = f"{uuid.uuid4().hex}.weights.h5"
         path = os.path.join(self.backup_dir, name)
-        _on_one_worker(self.model.save_weights, path)
+        self.model.save_weights(path)
         backup = {"epoch": self._current_epoch, "batch": self._last_batch_seen, "weights": name,
                   "checksum": _checksum(path)}  # fmt: skip
         if self.double_checkpoint and os.path.exists(self._training_metadata_path):

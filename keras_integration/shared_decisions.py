@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
-from tf_epgc.keras_integration.mpu_monitor import _HOOKS, _do_nothing
+from tf_epgc.keras_integration.callback import Callback
 from tf_epgc.keras_integration.workers import has_workers, is_chief, strategy_of, sum_over_workers
 
 
-class SharedDecisions:
+class SharedDecisions(Callback):
     """Makes what callbacks decide on one worker hold on all of them, at the end of each epoch.
 
     Training stops on all workers if a callback set `model.stop_training` on any (`rule="any"`) or on all
@@ -30,20 +30,12 @@ class SharedDecisions:
     """
 
     _supports_tf_logs = True
-    async_safe = False
 
     def __init__(self, rule: str = "any"):
         if rule not in ("any", "all"):
             raise ValueError(f"SharedDecisions(rule={rule!r}) is not supported; use 'any' or 'all'.")
+        super().__init__()
         self._rule = rule
-        self.model = None
-        self.params = {}
-
-    def set_model(self, model):
-        self.model = model
-
-    def set_params(self, params):
-        self.params = params
 
     def on_epoch_end(self, epoch, logs=None):
         """Shares the decisions."""
@@ -58,15 +50,6 @@ class SharedDecisions:
         if rate is not None:
             rate.assign(struct.unpack("d", struct.pack("q", bits))[0])
 
-    def _implements_train_batch_hooks(self):
-        return False
-
-    def _implements_test_batch_hooks(self):
-        return False
-
-    def _implements_predict_batch_hooks(self):
-        return False
-
 
 def _rate_variable(optimizer):
     """The variable that holds the learning rate, inside of any wrappers; None with a schedule."""
@@ -77,8 +60,3 @@ def _rate_variable(optimizer):
         optimizer = inner
     rate = getattr(optimizer, "_learning_rate", None)
     return rate if hasattr(rate, "assign") else None
-
-
-for _hook in _HOOKS:
-    if not hasattr(SharedDecisions, _hook):
-        setattr(SharedDecisions, _hook, _do_nothing)
