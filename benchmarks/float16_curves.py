@@ -57,27 +57,13 @@ def train(run, seed, data, options):
     x_train, y_train, x_test, y_test = data
     keras.utils.set_random_seed(seed)
     keras.config.set_dtype_policy(policy)
-    model = build_model(x_train.shape[1:])
+    model = image_data.build_model(x_train.shape[1:])
     inner = keras.optimizers.SGD(options.rate)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(wrap(inner), loss, metrics=["accuracy"], jit_compile=False)
     history = model.fit(x_train, y_train, batch_size=options.batch, epochs=options.epochs, verbose=0).history
     accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0, return_dict=True)["accuracy"]
     return history["loss"], accuracy
-
-
-def build_model(shape):
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            layers.Input(shape),
-            layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
-            layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
-            layers.Flatten(),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
 
 
 def row(run, results, seconds):

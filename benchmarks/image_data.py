@@ -1,4 +1,4 @@
-"""The images that the training benchmarks learn."""
+"""The images that the training benchmarks learn, and the network that learns them."""
 
 import os
 
@@ -29,6 +29,23 @@ def load_images(path=None, train=None, test=None):
     """
     name, (x_train, y_train, x_test, y_test) = _read(path)
     return name, (_images(x_train[:train]), y_train[:train], _images(x_test[:test]), y_test[:test])
+
+
+def build_model(shape):
+    """A small convolutional network for images of this shape, with logits of ten classes."""
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input(shape),
+            layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
+            layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
 
 
 def _read(path):

@@ -45,24 +45,10 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def build_model(shape):
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            layers.Input(shape),
-            layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
-            layers.Conv2D(16, 3, strides=2, padding="same", activation="relu"),
-            layers.Flatten(),
-            layers.Dense(64, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-
-
 def train(bits, x, y, options):
     """Trains with one format; returns its shares of zeros (three), the last scale, skipped steps and the last loss."""
     keras.utils.set_random_seed(1)
-    model = build_model(x.shape[1:])
+    model = image_data.build_model(x.shape[1:])
     inner = keras.optimizers.SGD(0.05, momentum=0.9)
     optimizer = tf_epgc.keras_integration.MPUOptimizer(inner, initial_scale=1.0, growth_steps=options.growth)
     optimizer.build(model.trainable_variables)
