@@ -9,6 +9,7 @@ import platform
 import socket
 from collections.abc import Iterator
 
+from tf_epgc.start_up import split_address
 from tf_epgc.version import __version__
 
 
@@ -126,17 +127,18 @@ def _parse_tf_config(text: str) -> tuple[list[str], str, int]:
 
 def _address(number: int, address: str, own: bool, timeout: float) -> Check:
     what = f"worker {number}"
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    try:
+        host, port = split_address(what, address)
+    except ValueError:
         return Check(what, False, f"{address!r} is not host:port")
     try:
-        resolved = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][4][0]
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     except OSError as e:
         return Check(what, False, f"{address}: the host's name cannot be resolved ({e.strerror or e})")
     if own:
         return Check(what, True, f"{address} ({resolved}) is this one")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout):
+        with socket.create_connection((host, port), timeout=timeout):
             return Check(what, True, f"{address} ({resolved}) answers")
     except ConnectionRefusedError:
         return Check(what, None, f"{address} ({resolved}): the host is up, nothing listens yet")
