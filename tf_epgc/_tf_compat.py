@@ -121,6 +121,38 @@ def using_seed(seed: int | None):
             setattr(holder, name, value)
 
 
+#: Operations that read the files they are given the names of.
+_FILE_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "ParquetDataset")
+
+
+def number_of_files(dataset) -> int | None:
+    """How many files a data set reads, or None when it reads none, or how many cannot be known.
+
+    File names are what goes into TensorFlow's readers, or into a function (of `interleave`, `flat_map`) that has one.
+    """
+    names = getattr(dataset, "_filenames", None)
+    if isinstance(names, tf.data.Dataset):
+        return _known_cardinality(names)
+    below = dataset._inputs()
+    function = getattr(dataset, "_map_func", None)
+    if below and function is not None and _has_file_reader(function.function.graph.as_graph_def()):
+        return _known_cardinality(below[0])
+    counts = [count for count in map(number_of_files, below) if count is not None]
+    return min(counts, default=None)
+
+
+def _known_cardinality(dataset) -> int | None:
+    if not tf.executing_eagerly():
+        return None
+    count = int(dataset.cardinality())
+    return count if count >= 0 else None
+
+
+def _has_file_reader(graph) -> bool:
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return any(node.op.startswith(_FILE_READERS) for node in nodes)
+
+
 def in_xla() -> bool:
     """Whether what is being traced will be compiled by XLA."""
     return control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph())

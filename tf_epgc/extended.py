@@ -40,11 +40,10 @@ from tf_epgc.keras_steps import (
 )
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
 from tf_epgc.random_seeds import SharedSeed
+from tf_epgc.sharding import AutoShardPolicy, shard_policy, split_by_rows, starving_files
 from tf_epgc.start_up import ClusterWatch, report, wait_for_workers
 from tf_epgc.uneven import ShareWeights, rows_of_shares
 from tf_epgc.version import __version__
-
-AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
 #: Where the handshake's group keys begin, far from TensorFlow's own: it must also reach workers whose devices, and
 #: so whose other keys, differ.
@@ -231,15 +230,28 @@ class EPGCExtended(CollectiveAllReduceExtended):
         self._cluster_watch.check()
         self._compare_variables()
         if self._num_workers > 1:
-            if in_keras("predict"):
-                dataset = _sharded_by_rows(dataset)
-            elif in_keras("fit"):
+            if in_keras("fit"):
                 self._look_at_training_data(dataset)
+            dataset = self._without_starving(dataset)
         return super()._experimental_distribute_dataset(dataset, options)
+
+    def _without_starving(self, dataset):
+        """`dataset`, split by rows where TensorFlow's rule would leave workers without data, or lose predictions."""
+        # With sharding off all workers would predict all rows, and results are cut.
+        if in_keras("predict") and shard_policy(dataset) == AutoShardPolicy.OFF:
+            return split_by_rows(dataset)
+        files = starving_files(dataset, self._num_workers)
+        if files is None:
+            return dataset
+        report(
+            f"note: the data set reads {files} file{'s' * (files != 1)}, fewer than the {self._num_workers} workers, so "
+            "each worker reads all and keeps its own rows; with a file or more for each, every worker reads only its own."
+        )
+        return split_by_rows(dataset)
 
     def _look_at_training_data(self, dataset):
         """Says what would silently train on other rows than in one process."""
-        if _shard_policy(dataset) != AutoShardPolicy.OFF:
+        if shard_policy(dataset) != AutoShardPolicy.OFF:
             self._shared_seed.compare()
         if reads_generator() and not self._warned_of_generator:
             self._warned_of_generator = True
@@ -385,21 +397,6 @@ class EPGCExtended(CollectiveAllReduceExtended):
         marked = ExchangeOptions.wrap(options or CommunicationOptions())
         marked.gradient_options = GradientOptions()
         return marked
-
-
-def _sharded_by_rows(dataset):
-    """`dataset`, of which each worker predicts its own rows: with sharding off all predict all, and results are cut."""
-    if _shard_policy(dataset) != AutoShardPolicy.OFF:
-        return dataset
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
-    return dataset.with_options(options)
-
-
-def _shard_policy(dataset) -> AutoShardPolicy:
-    if not isinstance(dataset, tf.data.Dataset):
-        return AutoShardPolicy.AUTO
-    return dataset.options().experimental_distribute.auto_shard_policy
 
 
 def _number_of_logical_cpus() -> int:

@@ -602,5 +602,6 @@ def custom_train_step(k):
     return k.fit(k.model(build, metrics=lambda: None), *regression())
 
 
-importlib.import_module("tests.distributed.keras_cases")  # which registers more of them
+for _module in ("keras_cases", "keras_reports"):  # which register more of them
+    importlib.import_module(f"tests.distributed.{_module}")
 SECTIONS = tuple(dict.fromkeys(each.section for each in CASES.values()))
