@@ -1,8 +1,8 @@
 """Measures the compiled ops against TensorFlow's casts, memcpy and ml_dtypes, in the same run.
 
 What is compared takes turns, so that a busy machine disturbs all alike. Printed are medians, ratios to the cast to
-float16 and back, and bytes read and written per second over memcpy's. ml_dtypes' float8_e5m2 is numpy code of one thread.
-A reduce decodes as many values as the unpack: each of its rows has 1/rows of them.
+float16 and back, and bytes read and written per second over memcpy's. ml_dtypes' float8_e5m2 is numpy code, one
+thread. A reduce decodes as many values as the unpack: each of its rows has 1/rows of them.
 
     python benchmarks/codec_ops.py
     python benchmarks/codec_ops.py --threads 1 --elements 1000000 --json codec.json

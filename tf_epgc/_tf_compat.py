@@ -123,6 +123,8 @@ def using_seed(seed: int | None):
 
 #: Operations that read the files they are given the names of.
 _FILE_READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "ParquetDataset")
+#: Operations that call Python.
+_PYTHON_CALLS = ("PyFunc", "EagerPyFunc")
 
 
 def number_of_files(dataset) -> int | None:
@@ -134,11 +136,15 @@ def number_of_files(dataset) -> int | None:
     if isinstance(names, tf.data.Dataset):
         return _known_cardinality(names)
     below = dataset._inputs()
-    function = getattr(dataset, "_map_func", None)
-    if below and function is not None and _has_file_reader(function.function.graph.as_graph_def()):
+    if below and _function_has(dataset, _FILE_READERS):
         return _known_cardinality(below[0])
     counts = [count for count in map(number_of_files, below) if count is not None]
     return min(counts, default=None)
+
+
+def calls_python(dataset) -> bool:
+    """Whether elements of a data set come out of Python functions: of a generator, or `tf.numpy_function`."""
+    return _function_has(dataset, _PYTHON_CALLS) or any(map(calls_python, dataset._inputs()))
 
 
 def _known_cardinality(dataset) -> int | None:
@@ -148,9 +154,14 @@ def _known_cardinality(dataset) -> int | None:
     return count if count >= 0 else None
 
 
-def _has_file_reader(graph) -> bool:
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    return any(node.op.startswith(_FILE_READERS) for node in nodes)
+def _function_has(dataset, operations: tuple[str, ...]) -> bool:
+    """Whether the function that a data set applies has one of these operations, or calls one that has."""
+    function = getattr(dataset, "_map_func", None)
+    if function is None:
+        return False
+    graph = function.function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+    return any(node.op.startswith(operations) for node in nodes)
 
 
 def in_xla() -> bool:

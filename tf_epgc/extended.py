@@ -40,7 +40,7 @@ from tf_epgc.keras_steps import (
 )
 from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_of
 from tf_epgc.random_seeds import SharedSeed
-from tf_epgc.sharding import AutoShardPolicy, shard_policy, split_by_rows, starving_files
+from tf_epgc.sharding import AutoShardPolicy, shard_policy, split_by_rows, starving_files, with_own_memory
 from tf_epgc.start_up import ClusterWatch, report, wait_for_workers
 from tf_epgc.uneven import ShareWeights, rows_of_shares
 from tf_epgc.version import __version__
@@ -232,7 +232,7 @@ class EPGCExtended(CollectiveAllReduceExtended):
         if self._num_workers > 1:
             if in_keras("fit"):
                 self._look_at_training_data(dataset)
-            dataset = self._without_starving(dataset)
+            dataset = with_own_memory(self._without_starving(dataset))
         return super()._experimental_distribute_dataset(dataset, options)
 
     def _without_starving(self, dataset):
@@ -244,8 +244,9 @@ class EPGCExtended(CollectiveAllReduceExtended):
         if files is None:
             return dataset
         report(
-            f"note: the data set reads {files} file{'s' * (files != 1)}, fewer than the {self._num_workers} workers, so "
-            "each worker reads all and keeps its own rows; with a file or more for each, every worker reads only its own."
+            f"note: the data set reads {files} file{'s' * (files != 1)}, fewer than the {self._num_workers} workers: "
+            "each worker reads all and keeps its own rows; with at least one for each, every worker would read only "
+            "its own."
         )
         return split_by_rows(dataset)
 

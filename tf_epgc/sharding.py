@@ -1,10 +1,10 @@
-"""How a data set is split between workers: where TensorFlow's own rule would lose rows or stop, by another one."""
+"""How a data set is split between workers: where TensorFlow's own way would lose rows, stop, or spoil them, another."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_epgc._tf_compat import number_of_files
+from tf_epgc._tf_compat import calls_python, number_of_files
 
 AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 
@@ -33,3 +33,26 @@ def starving_files(dataset, workers: int) -> int | None:
         return None
     files = number_of_files(dataset)
     return files if files is not None and files < workers else None
+
+
+def with_own_memory(dataset):
+    """`dataset`, whose elements do not share memory with arrays of the user's.
+
+    What a generator or `tf.numpy_function` returns is used where it lies. TensorFlow lets operations write over a share
+    of such a batch when nobody else holds it, which changes the array, and so what later epochs train on.
+    """
+    if not isinstance(dataset, tf.data.Dataset) or not calls_python(dataset):
+        return dataset
+    return dataset.map(lambda *element: tf.nest.map_structure(_copy, _single(element), expand_composites=True))
+
+
+def _single(element: tuple):
+    return element[0] if len(element) == 1 else element
+
+
+def _copy(tensor: tf.Tensor) -> tf.Tensor:
+    if tensor.dtype in (tf.string, tf.variant, tf.resource):
+        return tensor
+    copied = tf.raw_ops.DeepCopy(x=tensor)
+    copied.set_shape(tensor.shape)
+    return copied

@@ -186,6 +186,15 @@ def regression(samples=SAMPLES, outputs=1, seed=2):
     return x, np.tanh(x @ mixing)
 
 
+def aligned(values):
+    """The same values at an address at which TensorFlow does not copy what Python hands it."""
+    memory = np.zeros(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[:] = values
+    return copy
+
+
 def classification(samples=SAMPLES, classes=3):
     """Features and one-hot targets."""
     x, scores = regression(samples, classes)
