@@ -5,7 +5,6 @@ import os
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-
 from tensorflow.python.data.experimental.ops import distribute
 
 from tf_epgc import sharding
