@@ -31,6 +31,7 @@ from tf_epgc.handshake import WorkerMismatchError, compare_settings, compare_var
 from tf_epgc.initial_values import Carried, with_own_seed
 from tf_epgc.keras_steps import (
     has_keras_train_step,
+    in_batch_normalization,
     in_keras,
     in_keras_saving,
     is_loss_scale_check,
@@ -203,6 +204,16 @@ class EPGCExtended(CollectiveAllReduceExtended):
         if variable.trainable and variable.dtype.is_floating:
             self._trainable.add(variable)
         return variable
+
+    def _update(self, var, fn, args, kwargs, group):
+        """Refuses what would give each worker moving statistics of its own; called outside of replicas only."""
+        if self._num_workers > 1 and in_batch_normalization():
+            raise RuntimeError(
+                f"A BatchNormalization layer was called with training=True outside of strategy.run, where each worker "
+                f"would update {var.name} from its own rows; put the training step into a function and call "
+                "strategy.run(step, args=(batch,))."
+            )
+        return super()._update(var, fn, args, kwargs, group)
 
     @tf.autograph.experimental.do_not_convert
     def _compare_gradients(self, values) -> None:

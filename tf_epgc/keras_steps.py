@@ -13,6 +13,8 @@ _TRAINERS = ("keras.src.backend.tensorflow.trainer", "tf_keras.src.engine.traini
 
 _LOSS_SCALE_OPTIMIZER = "keras.src.optimizers.loss_scale_optimizer"
 
+_BATCH_NORMALIZATION = "keras.src.layers.normalization.batch_normalization"
+
 #: How far up a call is looked for, in frames.
 _DEPTH = 25
 
@@ -98,6 +100,13 @@ def in_keras_saving() -> bool:
 def in_keras(method: str) -> bool:
     """Whether this method of a model of Keras 3 or tf_keras is among the callers."""
     return any(f.f_code.co_name == method and f.f_globals.get("__name__") in _TRAINERS for f in _callers())
+
+
+def in_batch_normalization() -> bool:
+    """Whether a batch normalization of Keras 3 is being called."""
+    return any(
+        f.f_code.co_name == "call" and f.f_globals.get("__name__") == _BATCH_NORMALIZATION for f in _callers(depth=12)
+    )
 
 
 def reads_generator() -> bool:

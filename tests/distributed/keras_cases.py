@@ -49,7 +49,7 @@ def ds_data(k):
 @case("inputs", tolerance=None)  # every worker trains on all rows, half a batch a step
 def ds_off(k):
     x, y = regression()
-    return k.fit_dataset(k.model(dense), dataset(x, y, "OFF"), x, y)
+    return k.fit_dataset(k.model(dense), dataset(x, y, policy="OFF"), x, y)
 
 
 @case("inputs")

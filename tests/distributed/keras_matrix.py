@@ -11,6 +11,7 @@ By hand, to see what stock TensorFlow makes of it:
 
 import contextlib
 import dataclasses
+import faulthandler
 import importlib
 import os
 import traceback
@@ -21,6 +22,8 @@ BATCH = 16
 SAMPLES = 64
 FEATURES = 8
 EPOCHS = 2
+#: How long one case may take.
+CASE_SECONDS = 60
 LIBRARIES = ("keras", "tf_keras")
 KIND = os.environ.get("EPGC_MATRIX_STRATEGY", "epgc")
 
@@ -104,10 +107,14 @@ def run_section(section, library, kind, bits=None):
 
 
 def _run(each, library, strategy):
+    # A case that hangs ends its process, with every thread's stack in the output.
+    faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
     try:
         return each.function(Context(library, strategy))
     except Exception:  # one broken case must not hide what the others do
         return {"error": traceback.format_exc()}
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Context:
@@ -214,13 +221,13 @@ def tokens(length=6, words=20):
     return x, x.mean(axis=1, keepdims=True).astype(np.float32) / words
 
 
-def dataset(x, y, policy="DATA", batch=BATCH, drop_remainder=False):
-    """A batched tf.data pipeline with an auto-shard policy."""
+def dataset(*columns, policy="DATA", batch=BATCH, drop_remainder=False):
+    """A batched tf.data pipeline with an auto-shard policy, of features, targets and possibly weights."""
     import tensorflow as tf
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = getattr(tf.data.experimental.AutoShardPolicy, policy)
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch, drop_remainder=drop_remainder)
+    batches = tf.data.Dataset.from_tensor_slices(columns).batch(batch, drop_remainder=drop_remainder)
     return batches.with_options(options)
 
 
@@ -422,7 +429,7 @@ def predict_data(k):
 
 @case("predict", trains=False, libraries=("tf_keras",))  # Keras 3 repeats half of the rows and drops the rest
 def predict_off(k):
-    return predicted(k, 64, lambda model, x, y: model.predict(dataset(x, y, "OFF"), verbose=0))
+    return predicted(k, 64, lambda model, x, y: model.predict(dataset(x, y, policy="OFF"), verbose=0))
 
 
 @case("predict")
@@ -611,6 +618,6 @@ def custom_train_step(k):
     return k.fit(k.model(build, metrics=lambda: None), *regression())
 
 
-for _module in ("keras_cases", "keras_reports"):  # which register more of them
+for _module in ("keras_cases", "keras_reports", "keras_loops"):  # which register more of them
     importlib.import_module(f"tests.distributed.{_module}")
 SECTIONS = tuple(dict.fromkeys(each.section for each in CASES.values()))

@@ -11,7 +11,17 @@ TARGET = "tests.distributed.keras_matrix:run_section"
 SECONDS = 280
 
 #: What these test does not depend on the format.
-EXACT_ONLY = ("inputs", "optimizers", "precision", "execution", "callbacks", "saving")
+EXACT_ONLY = (
+    "inputs",
+    "optimizers",
+    "precision",
+    "execution",
+    "callbacks",
+    "saving",
+    "reports",
+    "structures",
+    "loops",
+)
 
 
 def each_section(left_out=()):

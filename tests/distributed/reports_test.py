@@ -31,6 +31,19 @@ class ReportsTest(parameterized.TestCase, tf.test.TestCase):
         for weights in (*ring, *auto):
             self.assertEqual(weights.tobytes(), ring[0].tobytes())
 
+    def test_normalization_outside_of_replicas(self):
+        """R46: an error that says where the step belongs, instead of statistics that drift apart."""
+        for errors in run_workers(WORKERS + "normalization_outside_of_replicas", timeout=60):
+            self.assertLen(errors, 2)
+            for error in errors:
+                self.assertIn("was called with training=True outside of strategy.run", error)
+
+    @parameterized.parameters("keras", "tf_keras")
+    def test_compiled_by_xla(self, library):
+        """R08: refused with a sentence on every worker."""
+        for said in run_workers(WORKERS + "compiled_by_xla", kwargs={"library": library}, timeout=60):
+            self.assertIn("jit_compile=True would have XLA compile an all-reduce between CPUs", said)
+
     @parameterized.parameters("keras", "tf_keras")
     def test_reduce_rate_on_plateau(self, library):
         """R43: the rate is reached through wrappers and is the same on all workers; a schedule is a readable error."""

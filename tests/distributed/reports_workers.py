@@ -55,6 +55,39 @@ def trained_through(implementation):
     return variable.numpy()
 
 
+def normalization_outside_of_replicas():
+    """R46: what is said when a batch normalization is trained without strategy.run, eagerly and in a function."""
+    import keras
+
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    rows = tf.ones([8, 4])
+    model(rows)  # predicting is fine
+    model.set_weights(model.get_weights())
+    errors = []
+    for call in (lambda: model(rows, training=True), tf.function(lambda: model(rows, training=True))):
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(str(error))
+    return errors
+
+
+def compiled_by_xla(library):
+    """R08: what `jit_compile=True` is answered with."""
+    keras = importlib.import_module(library)
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+    try:
+        model.fit(np.ones([32, 4], np.float32), np.ones([32, 1], np.float32), batch_size=16, verbose=0)
+    except ValueError as error:
+        return str(error)
+    return "trained"
+
+
 def _rate(optimizer):
     return float(np.asarray(tf.convert_to_tensor(optimizer.learning_rate)))
 
