@@ -70,6 +70,7 @@ class ExchangeTest(tf.test.TestCase):
         self.check(2, [{"options": {"bits": 8}, "rows": rows} for rows in ([4, 2], [3, 0], [0, 0])])
 
     def test_non_finite_reaches_everybody(self):
+        """R122: NaN, Inf and the ends of the range on one worker."""
         for case in [c for c in CASES if "special" in c]:
             (result,) = exchange_workers.simulate([case], 2)
             for gradient in result[:2]:

@@ -54,7 +54,7 @@ def ds_off(k):
 
 @case("inputs")
 def partial(k):
-    """The last batch has 13 rows: 7 and 6."""
+    """R30: the last batch has 13 rows: 7 and 6."""
     return fit_rows(k, 61)
 
 
@@ -194,7 +194,7 @@ def constraint(k):
 
 
 def clipped(k, **limit):
-    """Keras's clipping acts on the sum under `MPUOptimizer`."""
+    """R11: Keras's clipping acts on the sum under `MPUOptimizer`."""
     import tf_epgc
 
     return k.fit(k.model(dense, lambda: tf_epgc.MPUOptimizer(k.keras.optimizers.SGD(0.05, **limit))), *regression())

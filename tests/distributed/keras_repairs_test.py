@@ -22,7 +22,7 @@ class RepairsTest(tf.test.TestCase):
                 self.assertEqual(a.tobytes(), b.tobytes(), name)
 
     def test_overflow_on_one_worker(self):
-        """Keras's LossScaleOptimizer would leave the other worker waiting for ever."""
+        """R57: Keras's LossScaleOptimizer would leave the other worker waiting for ever."""
         for result in self.results:
             self.assertEqual(result["loss_scale"]["scale"], 512.0)
             self.assertEqual(result["loss_scale"]["iterations"], 3)
@@ -31,11 +31,13 @@ class RepairsTest(tf.test.TestCase):
             self.assertTrue(np.isfinite(a).all())
 
     def test_dropout_differs_between_workers(self):
+        """R07: masks differ, and are reproducible."""
         first, second = (r["masks"] for r in self.results)
         self.assertNotAllEqual(first[0], second[0])
         self.assertAllEqual(first[0], first[1])  # and is reproducible
 
     def test_predict_has_every_row_once(self):
+        """R32: none lost, none twice, in order."""
         reference = keras_repairs_workers.reference_prediction()
         for result in self.results:
             for prediction in result["predict"]:
@@ -47,10 +49,12 @@ class RepairsTest(tf.test.TestCase):
                 self.assertAllEqual(value, np.repeat([0.0, 1.0], [2, 5])[:, None] * np.ones(3), dtype)
 
     def test_clipping_is_refused(self):
+        """R11: Keras 3 would clip before the sum."""
         for result in self.results:
             self.assertRegex(result["clipnorm"], "SGD.clipnorm=0.1. would clip each replica's gradients.*MPUOptimizer")
 
     def test_xla_is_refused(self):
+        """R08: with a sentence."""
         for result in self.results:
             self.assertRegex(result["jit"], "jit_compile=True would have XLA compile an all-reduce between CPUs")
 

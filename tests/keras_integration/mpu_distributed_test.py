@@ -78,6 +78,7 @@ def check_report(results):
 
 @every_library
 def test_one_worker_overflows(library):
+    """R57, R58: every worker skips the same step, and a window that overflowed is cleared."""
     each_run(run_workers("bad_steps", library=library), check_bad_step)
 
 

@@ -81,7 +81,7 @@ def test_moving_averages_are_of_the_masters(keras3):
 
 
 def test_scale_goes_below_one_where_the_loss_is_large(keras3):
-    """A loss so large that even unscaled gradients overflow float16."""
+    """R61 a: a loss so large that even unscaled gradients overflow float16."""
     model = keras3.model(lambda: keras3.mpu(keras3.keras.optimizers.SGD(1e-8), initial_scale=1.0), "float16")
     model.compile(model.optimizer, loss=lambda y, p: 1e6 * keras3.keras.ops.mean(keras3.keras.ops.square(y - p)))
     x, y = samples()
@@ -93,7 +93,7 @@ def test_scale_goes_below_one_where_the_loss_is_large(keras3):
 
 
 def test_window_with_an_overflow_is_skipped_and_cleared(keras3):
-    """The scale starts so high that the first windows overflow; each halves it once, and nothing of them stays."""
+    """R58: the scale starts so high that the first windows overflow; each halves it once, and nothing of them stays."""
     sgd = keras3.keras.optimizers.SGD(1.0, gradient_accumulation_steps=4)
     optimizer = keras3.mpu(sgd, initial_scale=16.0)
     window = [1.0, float("inf"), 1.0, 1.0]

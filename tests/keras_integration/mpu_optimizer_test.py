@@ -192,6 +192,7 @@ def test_fixed_scale_stays_and_still_skips(case):
 
 
 def test_scale_never_reaches_zero(case, capfd):
+    """R61 b: one good step after many bad ones."""
     optimizer, weight = run_steps(case, [float("inf")] * 200 + [1.0])
     assert float(optimizer.loss_scale) == optimizer.min_scale == 2.0**-32
     assert weight == -1.0
@@ -199,6 +200,7 @@ def test_scale_never_reaches_zero(case, capfd):
 
 
 def test_scale_never_reaches_infinity(case):
+    """R61 c: gradients that are all zero."""
     optimizer, weight = run_steps(case, [0.0] * 130, growth_steps=1)
     assert float(optimizer.loss_scale) == optimizer.max_scale
     _, weight = run_steps(case, [0.0] * 130 + [0.5], growth_steps=1)
@@ -210,7 +212,7 @@ def test_scale_never_reaches_infinity(case):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_recipe_gives_the_float32_update(case, policy):
-    """The loop of docs/mpu.md against a float32 step without any scale."""
+    """R65: the loop of docs/mpu.md against a float32 step without any scale."""
     x, y = samples(BATCH)
     model = case.model(None, policy)
     start = weights_of(model)
@@ -228,6 +230,7 @@ def test_recipe_gives_the_float32_update(case, policy):
 
 
 def test_loss_that_was_never_scaled_is_refused(case):
+    """R65: a scale that was forgotten shows."""
     variable = variable_of(case, [1.0])
     with pytest.raises(ValueError, match="scale_loss was never called: they would be divided by a scale"):
         case.mpu().apply_gradients([(tf.constant([1.0]), variable)])

@@ -54,17 +54,20 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
         )
 
     def test_devices(self):
+        """R89: workers of one and of two devices."""
         failures = run_workers(WORKERS + "devices", expect_failure=True, timeout=60)
         self.check(failures, "devices (worker 0 has 1, worker 1 has 2)")
 
     @parameterized.parameters("dataset", "function")
     def test_order_of_variables(self, through):
+        """R28 c: equal shapes in another order."""
         failures = run_workers(
             WORKERS + "variables", kwargs={"kind": "order", "through": through}, expect_failure=True, timeout=60
         )
         self.check(failures, "variable 0 differs (worker 0 has a:0 float32[4, 3], worker 1 has b:0 float32[4, 3])")
 
     def test_other_shape(self):
+        """R28 a: another width."""
         failures = run_workers(
             WORKERS + "variables", kwargs={"kind": "shape", "through": "run"}, expect_failure=True, timeout=60
         )
@@ -88,6 +91,7 @@ class BetweenWorkersTest(parameterized.TestCase, tf.test.TestCase):
             self.assertIn("worker 0 has gradient float32(2000,), worker 1 has gradient float32(2040,)", failure.message)
 
     def test_models_one_after_another(self):
+        """R28 b: another size, the same strategy."""
         for results in run_workers(WORKERS + "same_models_one_after_another", timeout=60):
             for width, result in zip((3, 5), results, strict=True):
                 self.assertAllEqual(result, np.full([4, width], 4.0))

@@ -110,6 +110,7 @@ class TestLimits:
         assert steps == sorted(steps)
 
     def test_break_even_rate(self):
+        """R107: on a faster link coding does not pay; alone it never does."""
         # Coding costs 3 ms; on a link without latency float32 takes longer by (8 - 2) MB / 2 / B, less its own codec.
         machine = Machine(1e9, codecs={8: CodecRates(1e9, 1e9, 1e9)})
         exchange = Exchange(8, scaling="none")

@@ -79,6 +79,7 @@ class ReduceTest(tf.test.TestCase):
         self.strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
 
     def test_one_replica_is_exact(self):
+        """R107: one replica codes nothing."""
         value = tf.random.normal([50, 50])
 
         def replica_fn():

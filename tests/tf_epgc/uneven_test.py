@@ -24,6 +24,7 @@ FINITE = [{"model": "batch_norm", "rows": 33}, {"model": "sync_batch_norm", "row
 class FitTest(parameterized.TestCase, tf.test.TestCase):
     @parameterized.parameters("keras", "tf_keras")
     def test_equals_one_process(self, library):
+        """R26, R30: an empty share and uneven ones, in both libraries."""
         arguments = {"library": library, "cases": EQUAL + FINITE}
         single = run_single(WORKERS + "train", {**arguments, "distributed": False}, timeout=120)
         first, second = run_workers(WORKERS + "train", workers=2, kwargs=arguments, timeout=200)

@@ -1,5 +1,9 @@
 """The TensorFlow ops against the numpy reference, and what they refuse."""
 
+import os
+import subprocess
+from unittest import mock
+
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
@@ -140,11 +144,13 @@ class PublicFunctionsTest(parameterized.TestCase, tf.test.TestCase):
 
 class LoadingTest(tf.test.TestCase):
     def test_twice(self):
+        """R106: loading again gives the same module, which has all ops."""
         self.assertIs(ops.library(), ops.library())
         for name in ("epgc_pack", "epgc_reduce", "epgc_unpack", "epgc_quantize"):
             self.assertTrue(hasattr(ops.library(), name))
 
     def test_another_tensorflow(self):
+        """R103: refused before it is loaded."""
         build_info = type("", (), {"TF_VERSION": "2.3.4", "OP_LIBRARY": "x.so"})
         with self.assertRaisesRegex(ImportError, "built for TensorFlow 2.3.4, but this is .*; rebuild tf_epgc with"):
             ops._check_build(build_info)
@@ -153,6 +159,17 @@ class LoadingTest(tf.test.TestCase):
         build_info = type("", (), {"TF_VERSION": tf.__version__, "OP_LIBRARY": "/nowhere/x.so"})
         with self.assertRaisesRegex(ImportError, "/nowhere/x.so is missing; rebuild"):
             ops._check_build(build_info)
+
+    def test_undefined_symbol(self):
+        """R97: as with another string ABI; the error says what it was built for, what runs, and what to do."""
+        source, path = (os.path.join(self.get_temp_dir(), name) for name in ("x.cc", "x.so"))
+        with open(source, "w") as file:
+            file.write("namespace tensorflow { void Gone(); }\nstruct X { X() { tensorflow::Gone(); } } x;\n")
+        subprocess.run([os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-o", path, source], check=True)
+        build_info = type("", (), {"TF_VERSION": tf.__version__, "OP_LIBRARY": path})
+        said = f"built for TensorFlow {tf.__version__}, cannot be loaded into TensorFlow .*undefined symbol.*rebuild"
+        with mock.patch.object(ops, "_build_info", lambda: build_info), self.assertRaisesRegex(ImportError, said):
+            ops.library.__wrapped__()
 
 
 if __name__ == "__main__":
