@@ -12,12 +12,13 @@ RUN := $(VENV)/bin/python
 BUILT_FROM := $(shell find CMakeLists.txt pyproject.toml cmake ops tools/build_config.py tools/compile_flags.txt \
 	tf_epgc/version.py) $(wildcard $(VENV)/lib/python3*/site-packages/tensorflow*.dist-info)
 
-.PHONY: help setup demo test test-fast bazel bazel-setup wheel-check lint format check clean distclean
+.PHONY: help setup demo test test-fast matrix bazel bazel-setup wheel-check lint format check clean distclean
 
 help:
 	@echo "make setup      .venv with TensorFlow, the tools, and this package built and installed (editable)"
 	@echo "make demo       setup, then the demo"
 	@echo "make test       setup, then all tests;  make test-fast  without the slow ones"
+	@echo "make matrix     runs the Keras matrix and writes docs/keras_matrix.md"
 	@echo "make bazel      build and test with Bazel"
 	@echo "make lint       ruff and clang-format, as a check;  make format  to apply them"
 	@echo "make check      lint, wheel-check, test"
@@ -53,6 +54,9 @@ test: setup
 
 test-fast: setup
 	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+
+matrix: setup
+	$(RUN) -m tests.distributed.keras_matrix_table docs/keras_matrix.md
 
 bazel-setup: $(VENV)/.requirements
 	@$(RUN) tools/bazel_setup.py

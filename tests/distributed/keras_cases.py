@@ -10,6 +10,8 @@ from tests.distributed.keras_matrix import (
     BATCH,
     EPOCHS,
     FEATURES,
+    LOW_PRECISION,
+    ORDER_OF_SUMS,
     aligned,
     case,
     classification,
@@ -46,7 +48,7 @@ def ds_data(k):
     return k.fit_dataset(k.model(dense), dataset(x, y), x, y)
 
 
-@case("inputs", tolerance=None)  # every worker trains on all rows, half a batch a step
+@case("inputs", tolerance=None, why="every worker trains on all rows, half a batch a step")
 def ds_off(k):
     x, y = regression()
     return k.fit_dataset(k.model(dense), dataset(x, y, policy="OFF"), x, y)
@@ -234,12 +236,12 @@ def in_policy(k, name):
     return {part: value for part, value in result.items() if part != "predict"}
 
 
-@case("precision", tolerance=2e-3)
+@case("precision", tolerance=2e-3, why=LOW_PRECISION)
 def amp(k):
     return in_policy(k, "mixed_float16")
 
 
-@case("precision", tolerance=2e-2)
+@case("precision", tolerance=2e-2, why=LOW_PRECISION)
 def amp_bf16(k):
     return in_policy(k, "mixed_bfloat16")
 
@@ -249,7 +251,7 @@ def f64(k):
     return in_policy(k, "float64")
 
 
-@case("precision", tolerance=2e-2)
+@case("precision", tolerance=2e-2, why=LOW_PRECISION)
 def f16(k):
     return in_policy(k, "float16")
 
@@ -331,8 +333,9 @@ def save(k):
     return saved_and_loaded(k, dense, ".keras")
 
 
-@case("saving", tolerance=1e-3, libraries=("keras",))  # tf_keras does not save that it is synchronized
+@case("saving", tolerance=1e-3, why=ORDER_OF_SUMS, libraries=("keras",))
 def save_bn(k):
+    """In Keras 3 only: tf_keras does not save that the layer is synchronized."""
     return saved_and_loaded(k, with_layer(lambda k: k.layers.BatchNormalization(synchronized=True)), ".keras")
 
 

@@ -9,6 +9,7 @@ from tests.distributed.keras_matrix import (
     BATCH,
     EPOCHS,
     FEATURES,
+    OWN_ROWS,
     SAMPLES,
     case,
     dataset,
@@ -115,7 +116,7 @@ def statistics_of_an_empty_share(k):
     return {"weights": [model.layers[-2].moving_mean.numpy()]}
 
 
-@case("structures", tolerance=None)
+@case("structures", tolerance=None, why="each replica drops other units")
 def dropout(k):
     """R07: masks differ between replicas, a run can be repeated, and the state advances once a step."""
     weights = []
@@ -151,7 +152,7 @@ def _with_normalization(k):
     return with_layer(lambda k: k.layers.BatchNormalization())(k)
 
 
-@case("loops", tolerance=None)
+@case("loops", tolerance=None, why=OWN_ROWS)
 def normalization_in_a_loop(k):
     """R46: batch normalization in strategy.run; its statistics are the same on all workers."""
     import tensorflow as tf
@@ -172,7 +173,7 @@ def normalization_in_a_loop(k):
     return {"weights": model.get_weights()}
 
 
-@case("loops", tolerance=None, libraries=("keras",))  # tf_keras splits such a batch once more
+@case("loops", tolerance=None, why=OWN_ROWS, libraries=("keras",))  # tf_keras splits such a batch once more
 def normalization_and_train_on_batch(k):
     """R46: the same with `train_on_batch`."""
     x, y = regression()

@@ -43,10 +43,10 @@ def single(section, library):
 
 
 @functools.cache
-def workers(section, library, bits):
-    """The section on two workers: one dict of results a worker."""
+def workers(section, library, bits, count=2):
+    """The section on so many workers: one dict of results a worker."""
     arguments = dict(section=section, library=library, kind=keras_matrix.KIND, bits=bits)
-    return harness.run_workers(TARGET, workers=2, kwargs=arguments, timeout=SECONDS)
+    return harness.run_workers(TARGET, workers=count, kwargs=arguments, timeout=SECONDS)
 
 
 def leaves(value, path=""):
@@ -120,11 +120,8 @@ def each_case(section, library, check):
         pytest.fail("\n".join(failures), pytrace=False)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2 * SECONDS)
-@each_section()
-def test_exact_exchange_trains_like_one_process(section, library):
-    alone, together = single(section, library), workers(section, library, 32)
+def check_like_one_process(section, library, count):
+    alone, together = single(section, library), workers(section, library, 32, count)
 
     def check(case):
         reference, results = alone[case.name], [results[case.name] for results in together]
@@ -135,6 +132,23 @@ def test_exact_exchange_trains_like_one_process(section, library):
             check_same_as_single(case, library, results[0], reference)
 
     each_case(section, library, check)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SECONDS)
+@each_section()
+def test_exact_exchange_trains_like_one_process(section, library):
+    check_like_one_process(section, library, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize(
+    "section, library, count", [("mlp", "keras", 3), ("mlp", "tf_keras", 3), ("sparse", "keras", 4)]
+)
+def test_more_workers(section, library, count):
+    """Batches of 16 are 6 + 5 + 5 on three."""
+    check_like_one_process(section, library, count)
 
 
 @pytest.mark.slow

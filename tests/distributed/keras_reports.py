@@ -9,6 +9,7 @@ from tests.distributed.keras_matrix import (
     BATCH,
     EPOCHS,
     FEATURES,
+    ORDER_OF_SUMS,
     case,
     dataset,
     dense,
@@ -72,7 +73,7 @@ def record_file(k):
         return k.fit_dataset(k.model(dense), rows, x, y)
 
 
-@case("reports", tolerance=1e-3)
+@case("reports", tolerance=1e-3, why=ORDER_OF_SUMS)
 def channels_first(k):
     """R44: synchronized batch normalization over the second axis."""
 
