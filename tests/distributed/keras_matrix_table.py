@@ -20,8 +20,8 @@ HEAD = """# Keras on two workers, case by case
 Written by `make matrix` (`tests/distributed/keras_matrix_table.py`) with TensorFlow {tensorflow}, Keras {keras} and
 tf_keras {tf_keras}. Every case is trained in one process and on two workers with `bits=32`; a cell has the largest
 difference in weights, logs, evaluations and predictions, where "=" is at most 1e-5. Weights of the workers were the
-same, bit for bit, in every case that does not say otherwise. The cases are `keras_*.py` in `tests/distributed`, under these
-names; `make test` checks them. A "-" is a case that the library does not have.
+same, bit for bit, in every case that does not say otherwise. The cases are `keras_*.py` in `tests/distributed`, under
+these names; `make test` checks them. A "-" is a case that the library does not have.
 
 | section | case | Keras 3 | tf_keras | why it differs |
 |---|---|---|---|---|
