@@ -1,24 +1,35 @@
-"""Times one exchange of gradients between local workers, by format, against TensorFlow's own float32 all-reduce.
+"""Times one exchange of gradients between local workers, by format, against TensorFlow's own all-reduces.
 
 All formats take turns in the same processes; what counts are the ratios of the medians of one run. Bytes are what
-the kernel saw a worker send.
+the kernel saw a worker send. With `--rate` the workers are hosts of an emulated cluster (emulated_cluster.py), on links
+of that rate, and "limit" is the time over what the link needs for the bytes sent.
 
     python benchmarks/exchange.py                              # 25.6 M values (ResNet-50's number), 2 workers
     python benchmarks/exchange.py --elements 10000000 --workers 4 --json exchange.json
+    python benchmarks/exchange.py --rate 1Gbit/s 200Mbit/s --elements 6400000
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 
-from tf_epgc import launcher
+if __package__ in (None, ""):  # run as a script
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-#: Name -> `GradientOptions` arguments; None is TensorFlow's all-reduce with its default options.
+from benchmarks import emulated_cluster
+from tf_epgc import launcher
+from tf_epgc.performance import format_rate, parse_rate
+
+#: What is not coded: TensorFlow's all-reduce with its default options, and of values that are cast to float16.
+FLOAT32, FLOAT16 = "float32", "float16 cast"
+#: Name -> `GradientOptions` arguments.
 VARIANTS = {
-    "float32": None,
+    FLOAT32: None,
     "float32, packs": {"bits": 32},
+    FLOAT16: None,
     "LPDU": {"bits": 16},
     "EPGC-11": {"bits": 11},
     "EPGC-9": {"bits": 9},
@@ -35,23 +46,30 @@ def parse_arguments():
     parser.add_argument("--megabytes-per-pack", type=float, default=0, help="0: the strategy's default")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--rate", nargs="+", help="rates of the links to emulate, such as 1Gbit/s (default: loopback)")
     parser.add_argument("--json", help="file to write the results to")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def make_step(strategy, gradients, options):
-    """A function that exchanges `gradients` once and returns how long the slowest local part took to finish."""
+def make_step(strategy, gradients, name, bytes_per_pack):
+    """A function that exchanges `gradients` once, as the variant `name` does."""
     import tensorflow as tf
 
     import tf_epgc
+
+    options = VARIANTS[name]
+    if options is not None and bytes_per_pack:
+        options = {**options, "bytes_per_pack": bytes_per_pack}
 
     def replica_fn():
         context = tf.distribute.get_replica_context()
         # As gradients come out of backpropagation: fresh buffers that nobody else holds.
         values = [g * 1.0 for g in gradients]
+        if name == FLOAT16:
+            values = [tf.cast(v, tf.float16) for v in values]
         marked = {} if options is None else {"options": tf_epgc.GradientOptions(**options)}
-        return [tf.reduce_max(v) for v in context.all_reduce("SUM", values, **marked)]
+        return [tf.reduce_max(tf.cast(v, tf.float32)) for v in context.all_reduce("SUM", values, **marked)]
 
     return tf.function(lambda: strategy.run(replica_fn))
 
@@ -69,10 +87,8 @@ def worker(arguments):
     counter = WireCounter()
     steps, times, sent = {}, {}, {}
     for name in arguments.variants:
-        options = VARIANTS[name]
-        if options is not None and arguments.megabytes_per_pack:
-            options = {**options, "bytes_per_pack": int(arguments.megabytes_per_pack * 2**20)}
-        steps[name], times[name] = make_step(strategy, gradients, options), []
+        bytes_per_pack = int(arguments.megabytes_per_pack * 2**20)
+        steps[name], times[name] = make_step(strategy, gradients, name, bytes_per_pack), []
         steps[name]()
     for _ in range(arguments.repeats):
         for name, step in steps.items():
@@ -84,9 +100,14 @@ def worker(arguments):
     print(RESULT_MARK + json.dumps(results), flush=True)
 
 
-def run(arguments):
-    """Starts the workers; returns the first one's results."""
-    results = launcher.launch([sys.executable, __file__, *sys.argv[1:], "--worker"], arguments.workers, timeout=600)
+def run(arguments, rate):
+    """Starts the workers, on links of so many bytes a second or on loopback; returns the first one's results."""
+    command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--worker"]
+    if rate is None:
+        results = launcher.launch(command, arguments.workers, timeout=600)
+    else:
+        with emulated_cluster.EmulatedCluster(arguments.workers, rate) as hosts:
+            results = hosts.launch(command, timeout=1200)
     for result in results:
         if result.returncode:
             sys.exit(f"worker {result.index} failed:\n{result.output}")
@@ -94,15 +115,18 @@ def run(arguments):
     return json.loads(line.removeprefix(RESULT_MARK))
 
 
-def print_table(results, arguments):
+def print_table(results, arguments, rate):
     base = results[arguments.variants[0]]["seconds"]
     ideal = 2 * (arguments.workers - 1) / arguments.workers * arguments.elements / 8
-    print(f"{arguments.elements / 1e6:.1f} M values, {arguments.workers} workers on loopback, medians")
-    print(f"{'variant':16}{'ms':>8}{'speed-up':>10}{'MB sent':>10}{'bits a value':>14}")
+    where = "loopback" if rate is None else f"links of {format_rate(rate)}"
+    print(f"{arguments.elements / 1e6:.1f} M values, {arguments.workers} workers on {where}, medians")
+    print(f"{'variant':16}{'ms':>8}{'speed-up':>10}{'MB sent':>10}{'bits a value':>14}{'limit':>8}")
     for name, row in results.items():
+        limit = "" if rate is None else f"{row['seconds'] * rate / row['bytes']:.2f}"
         print(
             f"{name:16}{row['seconds'] * 1e3:8.1f}{base / row['seconds']:10.2f}{row['bytes'] / 1e6:10.1f}"
-            f"{row['bytes'] / ideal:14.2f}"
+            f"{row['bytes'] / ideal:14.2f}{limit:>8}",
+            flush=True,
         )
 
 
@@ -111,11 +135,13 @@ def main():
     if arguments.worker:
         worker(arguments)
         return
-    results = run(arguments)
-    print_table(results, arguments)
+    runs = []
+    for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
+        runs.append({"rate": rate, "results": run(arguments, rate)})
+        print_table(runs[-1]["results"], arguments, rate)
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"arguments": vars(arguments), "results": results}, file, indent=2)
+            json.dump({"arguments": vars(arguments), "runs": runs}, file, indent=2)
 
 
 if __name__ == "__main__":
