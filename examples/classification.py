@@ -10,12 +10,12 @@ x_test and y_test. The last line of the output is the result as JSON.
 import argparse
 import os
 import sys
-import time
 
 import exchange_options
 import image_data
 import local_workers
 import networks
+import training
 
 
 def parse(arguments=None):
@@ -33,8 +33,7 @@ def parse(arguments=None):
         networks.parse(options.network)
     except ValueError as error:
         parser.error(str(error))
-    if options.workers and options.batch % options.workers:
-        parser.error(f"--batch is {options.batch}; it must be a multiple of --workers, which is {options.workers}")
+    exchange_options.check_batch(parser, options)
     return options
 
 
@@ -47,14 +46,15 @@ def train(options):
     keras.utils.set_random_seed(options.seed)
     x_train, y_train, x_test, y_test = image_data.load("cifar10", options.data, options.train, options.test)
     classes = int(y_train.max()) + 1
+    steps = max(1, len(x_train) // options.batch) * options.epochs
     with exchange_options.scope(strategy):
         model = networks.build(options.network, x_train.shape[1:], classes, options.width)
         model.compile(
-            exchange_options.optimizer(inner_optimizer(options, len(x_train)), options),
+            exchange_options.optimizer(training.momentum(options.rate, steps), options),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
-    progress = progress_callback(options)
+    progress = training.progress(options, "test accuracy", lambda logs: logs["val_accuracy"])
     history = model.fit(
         image_data.batches(x_train, y_train, options.batch, options.seed, augment=True),
         validation_data=image_data.batches(x_test, y_test, min(2 * options.batch, len(x_test))),
@@ -65,21 +65,8 @@ def train(options):
     return result(options, model, history, progress)
 
 
-def inner_optimizer(options, images):
-    """Momentum, with a learning rate that rises over a tenth of the training and falls like a cosine."""
-    import keras
-
-    steps = max(1, images // options.batch) * options.epochs
-    warm_up = max(1, steps // 10)
-    rate = keras.optimizers.schedules.CosineDecay(
-        options.rate / 100, max(1, steps - warm_up), warmup_target=options.rate, warmup_steps=warm_up
-    )
-    return keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
-
-
 def result(options, model, history, progress):
     """What the training came to, as a dict for JSON."""
-    loss_scale = getattr(model.optimizer, "dynamic_scale", None)
     return {
         "task": "classification",
         "network": options.network,
@@ -88,35 +75,13 @@ def result(options, model, history, progress):
         **exchange_options.settings(options),
         "train": options.train,
         "test": options.test,
-        "accuracy": round(history["val_accuracy"][-1], 4),
-        "curve": [round(value, 4) for value in history["val_accuracy"]],
+        "accuracy": progress.curve[-1],
+        "curve": progress.curve,
         "loss": [round(value, 4) for value in history["loss"]],
-        "loss_scale": None if loss_scale is None else float(loss_scale),
-        "epoch_seconds": [round(seconds, 2) for seconds in progress.seconds],
+        "epoch_seconds": progress.seconds,
+        **training.loss_scale(model),
         "weights": local_workers.fingerprint(model),
     }
-
-
-def progress_callback(options):
-    """A callback that says how each epoch went and times it."""
-    import keras
-
-    class Progress(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seconds = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.started = time.monotonic()
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seconds.append(time.monotonic() - self.started)
-            local_workers.say(
-                f"{exchange_options.NAMES[options.bits]} epoch {epoch + 1}/{options.epochs}: loss {logs['loss']:.3f}, "
-                f"test accuracy {logs['val_accuracy']:.3f}, {self.seconds[-1]:.1f} s"
-            )
-
-    return Progress()
 
 
 def main(arguments=None):

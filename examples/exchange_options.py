@@ -22,6 +22,12 @@ def add_arguments(parser, epochs, batch):
     parser.add_argument("--batch", type=positive, default=batch, help=f"of all workers together (default: {batch})")
 
 
+def check_batch(parser, options):
+    """Ends the program with a message when the batch does not divide among the workers."""
+    if options.workers and options.batch % options.workers:
+        parser.error(f"--batch is {options.batch}; it must be a multiple of --workers, which is {options.workers}")
+
+
 def strategy(options):
     """The strategy that the options ask for, or None for plain Keras."""
     if options.workers == 0:
