@@ -12,23 +12,23 @@ def save(folder, **arrays):
     return path
 
 
-class LoadTest(tf.test.TestCase):
-    def path(self):
-        self.folder = self.create_tempdir()
-        path = self.folder.full_path + "/data.npz"
-        images = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
-        np.savez(path, x_train=images, y_train=np.arange(5)[:, np.newaxis], x_test=images, y_test=np.arange(5))
-        return path
+@pytest.fixture
+def path(tmp_path):
+    images = np.arange(5 * 4 * 4, dtype=np.uint8).reshape(5, 4, 4)
+    labels = np.arange(5)
+    return save(tmp_path, x_train=images, y_train=labels[:, np.newaxis], x_test=images, y_test=labels)
 
-    def test_images_without_channels_get_one(self):
-        x_train, y_train, x_test, y_test = image_data.load("mnist", self.path())
-        self.assertEqual((x_train.shape, x_test.shape), ((5, 4, 4, 1), (5, 4, 4, 1)))
-        self.assertAllEqual(y_train, range(5))
-        self.assertEqual((y_train.dtype, y_test.dtype), (np.int64, np.int64))
 
-    def test_counts(self):
-        x_train, y_train, x_test, y_test = image_data.load("mnist", self.path(), train=3, test=2)
-        self.assertEqual([len(each) for each in (x_train, y_train, x_test, y_test)], [3, 3, 2, 2])
+def test_images_without_channels_get_one(path):
+    x_train, y_train, x_test, y_test = image_data.load("mnist", path)
+    assert (x_train.shape, x_test.shape) == ((5, 4, 4, 1), (5, 4, 4, 1))
+    assert y_train.tolist() == list(range(5))
+    assert (y_train.dtype, y_test.dtype) == (np.int64, np.int64)
+
+
+def test_counts(path):
+    arrays = image_data.load("mnist", path, train=3, test=2)
+    assert [len(array) for array in arrays] == [3, 3, 2, 2]
 
 
 def test_a_file_without_all_arrays(tmp_path):
