@@ -30,8 +30,8 @@ SHOWN_SCORE = 0.5
 def parse(arguments=None):
     """Reads the command line; ends the program with a message when it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    exchange_options.add_arguments(parser, epochs=12, batch=32)
-    parser.add_argument("--rate", type=float, default=0.02, help="highest learning rate (default: 0.02)")
+    exchange_options.add_arguments(parser, epochs=10, batch=32)
+    parser.add_argument("--rate", type=float, default=0.05, help="highest learning rate (default: 0.05)")
     parser.add_argument("--digits", metavar="FILE.npz", help="scans (default: MNIST through keras.datasets)")
     parser.add_argument("--backgrounds", metavar="FILE.npz", help="photographs (default: CIFAR-10, likewise)")
     parser.add_argument("--train", type=exchange_options.positive, default=3000, help="scenes (default: 3000)")

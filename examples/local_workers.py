@@ -91,7 +91,10 @@ def _environment(workers):
 
 
 def _hand_over(result):
-    print((_RESULT if _MARK in os.environ else "") + json.dumps(result), flush=True)
+    if _MARK in os.environ:
+        print(_RESULT + json.dumps(result), flush=True)
+    else:
+        print(json.dumps({name: value for name, value in result.items() if name != "weights"}), flush=True)
 
 
 def _show(index, line):

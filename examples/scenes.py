@@ -8,7 +8,7 @@ import numpy as np
 SIZE = 64
 MOST_DIGITS = 4
 #: Sides of a scan in a scene, in pixels; the digit itself covers about 0.7 of it.
-SCAN_SIDES = (20, 48)
+SCAN_SIDES = (24, 48)
 _PLACES_TRIED = 20
 _INK = 0.3
 _LARGEST_OVERLAP = 0.1

@@ -22,7 +22,7 @@ DEFAULTS = {
 SIZES = {
     "resnet": {"train": 4000, "test": 2000, "epochs": 10},
     "vgg": {"train": 4000, "test": 2000, "epochs": 10, "rate": 0.05},
-    "detection": {},
+    "detection": {"train": 3000, "test": 500, "epochs": 8},
 }
 
 #: Groups in the order in which they are run, each as lists of values to combine.

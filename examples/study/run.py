@@ -26,7 +26,7 @@ KEPT_CHARACTERS = 2000
 def main(arguments=None):
     """Runs the study; returns the exit code, 0 when every cell has a result."""
     options = parse(arguments)
-    wanted = cells_module.cells(options.groups, options.seeds)
+    wanted = [cell for cell in cells_module.cells(options.groups, options.seeds) if cell["bits"] in options.bits]
     done = finished(options.out)
     left = [cell for cell in wanted if cells_module.key(cell) not in done]
     print(f"{len(wanted)} cells, {len(left)} of them to run", flush=True)
@@ -49,6 +49,8 @@ def parse(arguments=None):
     parser.add_argument("--out", default="results.jsonl", metavar="FILE", help="(default: results.jsonl)")
     parser.add_argument("--groups", nargs="+", choices=cells_module.GROUPS, help="(default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(cells_module.SEEDS), help="(default: 1 2 3)")
+    formats = cells_module.FORMATS
+    parser.add_argument("--bits", nargs="+", type=int, choices=formats, default=list(formats), help="(default: all)")
     parser.add_argument("--cifar", metavar="FILE.npz", help="CIFAR-10 (default: keras.datasets)")
     parser.add_argument("--mnist", metavar="FILE.npz", help="MNIST (default: keras.datasets)")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="options for every example")

@@ -64,7 +64,12 @@ def test_trains_here_in_a_cluster_or_without_workers(monkeypatch, capsys, tf_con
     else:
         monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.delenv(local_workers._MARK, raising=False)
-    assert local_workers.main("program.py", lambda options: {"a": 1}, argparse.Namespace(workers=workers), []) == 0
+    assert (
+        local_workers.main(
+            "program.py", lambda options: {"a": 1, "weights": "b"}, argparse.Namespace(workers=workers), []
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) == {"a": 1}
 
 

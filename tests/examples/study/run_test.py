@@ -82,6 +82,11 @@ def test_settings_need_a_value(capsys):
     assert "write each as NAME=VALUE" in capsys.readouterr().err
 
 
+def test_only_some_formats(examples, tmp_path):
+    assert run.main(["--out", str(tmp_path / "a"), *WANTED, "--bits", "8", "32"]) == 0
+    assert [bits(command) for command in examples.commands] == [32, 8]
+
+
 def test_dry_run(examples, tmp_path, capsys):
     out = str(tmp_path / "results.jsonl")
     assert run.main(["--out", out, "--dry-run", *WANTED]) == 0
