@@ -1,6 +1,7 @@
 #include "ops/core/codec.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -19,6 +20,10 @@
 namespace epgc {
 namespace {
 
+// From so many values on, results are written around the caches, which could not hold them: a store into a cache reads
+// the line from memory first.
+constexpr int64_t kStreamedValues = 4 << 20;
+
 // The block with the number `number` of the whole pack.
 Block LocateBlock(const ShardLayout& layout, int bits, int64_t number) {
   return LocateBlock(layout, bits, number / layout.shard_blocks, number % layout.shard_blocks);
@@ -32,6 +37,7 @@ class Coder {
         encode_(kernels_.encode[FormatIndex(options.bits)][static_cast<int>(options.rounding)]),
         decode_(kernels_.decode[FormatIndex(options.bits)]),
         decode_add_(kernels_.decode_add[FormatIndex(options.bits)]),
+        bits_(options.bits),
         scaled_(options.scaling == Scaling::kBlock),
         key_(MakeRandomKey(options.seed, options.step, options.stream)) {}
 
@@ -54,7 +60,17 @@ class Coder {
 
   // The same for a block in its place among packed words.
   void EncodeBlock(const float* values, const Block& block, int64_t index, uint32_t* packed) const {
-    const int shift = Encode(values, block.size, index, packed + block.word_offset);
+    PutShift(Encode(values, block.size, index, packed + block.word_offset), block, packed);
+  }
+
+  // And around the caches.
+  void StreamBlock(const float* values, const Block& block, int64_t index, uint32_t* packed) const {
+    alignas(kCacheLine) uint32_t words[kBlockSize];
+    PutShift(Encode(values, block.size, index, words), block, packed);
+    kernels_.stream(words, block.size / kGroupSize * bits_, packed + block.word_offset);
+  }
+
+  void PutShift(int shift, const Block& block, uint32_t* packed) const {
     if (!scaled_) return;
     char* shifts = reinterpret_cast<char*>(packed) + block.shift_offset;
     std::memset(shifts, 0, static_cast<size_t>(block.shift_bytes));
@@ -76,6 +92,7 @@ class Coder {
   const EncodeKernel encode_;
   const DecodeKernel decode_;
   const DecodeKernel decode_add_;
+  const int bits_;
   const bool scaled_;
   const RandomKey key_;
 };
@@ -112,6 +129,7 @@ void Pack(const CodecOptions& options, const ShardLayout& layout, const ConstTen
   const Coder coder(options);
   const int64_t start = LocateBlock(layout, options.bits, first_block).first;
   TensorCursor<ConstTensor> cursor(tensors, num_tensors, start);
+  const bool streams = layout.shards * layout.shard_elements >= kStreamedValues;
   alignas(64) float scratch[kBlockSize];
   for (int64_t number = first_block; number < last_block; ++number) {
     const Block block = LocateBlock(layout, options.bits, number);
@@ -120,8 +138,13 @@ void Pack(const CodecOptions& options, const ShardLayout& layout, const ConstTen
       cursor.Gather(coder.kernels(), block.size, scratch);
       values = scratch;
     }
-    coder.EncodeBlock(values, block, block.first, out);
+    if (streams) {
+      coder.StreamBlock(values, block, block.first, out);
+    } else {
+      coder.EncodeBlock(values, block, block.first, out);
+    }
   }
+  if (streams) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void Reduce(const CodecOptions& options, const ShardLayout& layout, const uint32_t* rows, int64_t num_rows, float scale,
@@ -149,13 +172,20 @@ void Unpack(const CodecOptions& options, const ShardLayout& layout, const uint32
   const Coder coder(options);
   const int64_t start = LocateBlock(layout, options.bits, first_block).first;
   TensorCursor<MutableTensor> cursor(tensors, num_tensors, start);
+  const bool streams = layout.shards * layout.shard_elements >= kStreamedValues;
   alignas(64) float scratch[kBlockSize];
   for (int64_t number = first_block; number < last_block && !cursor.AtEnd(); ++number) {
     const Block block = LocateBlock(layout, options.bits, number);
     float* direct = cursor.TakeDirect(block.size);
-    coder.DecodeBlock(packed, block, direct != nullptr ? direct : scratch);
-    if (direct == nullptr) cursor.Scatter(coder.kernels(), block.size, scratch);
+    const bool in_place = direct != nullptr && !streams;
+    coder.DecodeBlock(packed, block, in_place ? direct : scratch);
+    if (direct == nullptr) {
+      cursor.Scatter(coder.kernels(), block.size, scratch);
+    } else if (streams) {
+      coder.kernels().stream(scratch, block.size, direct);
+    }
   }
+  if (streams) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void Quantize(const CodecOptions& options, ConstTensor in, MutableTensor out, int64_t first_block, int64_t last_block) {

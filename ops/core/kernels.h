@@ -39,6 +39,14 @@ inline void PrefetchWords(const uint32_t* group) {
 #endif
 }
 
+constexpr int64_t kCacheLine = 64;
+
+// Bytes before the first cache line that begins at `address` or later; at most `size`.
+inline int64_t BytesBeforeLine(const void* address, int64_t size) {
+  const auto before = static_cast<int64_t>((0 - reinterpret_cast<uintptr_t>(address)) % kCacheLine);
+  return before < size ? before : size;
+}
+
 struct KernelTable {
   const char* name;
   EncodeKernel encode[kNumFormats][kNumRoundings];  // [FormatIndex(bits)][rounding]
@@ -48,6 +56,8 @@ struct KernelTable {
   uint32_t (*largest_finite)(const float* values, int64_t size);
   // values[i] *= factor; `size` is a multiple of 32.
   void (*multiply)(float* values, int64_t size, float factor);
+  // Copies so many 4-byte words around the caches. A fence has to follow before another thread reads them.
+  void (*stream)(const void* in, int64_t words, void* out);
   // Copies `size` elements, with conversion; by DType. The buffers of the other type may have any alignment.
   void (*to_float[4])(const void* in, int64_t size, float* out);
   void (*from_float[4])(const float* in, int64_t size, void* out);
@@ -59,7 +69,7 @@ const KernelTable* Avx2Kernels();
 const KernelTable* Avx512Kernels();
 
 // Fills a table from the static members that each instruction set's class has: Encode<bits, rounding>, Decode<bits,
-// add>, LargestFinite, Multiply, ToFloat<dtype>, FromFloat<dtype>.
+// add>, LargestFinite, Multiply, Stream, ToFloat<dtype>, FromFloat<dtype>.
 template <typename Isa>
 constexpr KernelTable MakeKernelTable(const char* name) {
   constexpr auto kT = Rounding::kTruncate;
@@ -77,6 +87,7 @@ constexpr KernelTable MakeKernelTable(const char* name) {
            &Isa::template Decode<16, true>, &Isa::template Decode<32, true>},
           &Isa::LargestFinite,
           &Isa::Multiply,
+          &Isa::Stream,
           {&Isa::template ToFloat<DType::kFloat32>, &Isa::template ToFloat<DType::kFloat16>,
            &Isa::template ToFloat<DType::kBFloat16>, &Isa::template ToFloat<DType::kFloat64>},
           {&Isa::template FromFloat<DType::kFloat32>, &Isa::template FromFloat<DType::kFloat16>,

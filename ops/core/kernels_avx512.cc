@@ -255,6 +255,18 @@ struct Avx512 {
     for (int64_t i = 0; i < size; i += 16) _mm512_storeu_ps(values + i, Mul(_mm512_loadu_ps(values + i), factors));
   }
 
+  static void Stream(const void* in, int64_t words, void* out) {
+    const char* from = static_cast<const char*>(in);
+    char* to = static_cast<char*>(out);
+    int64_t left = words * 4;
+    const int64_t head = BytesBeforeLine(to, left);
+    std::memcpy(to, from, static_cast<size_t>(head));
+    for (from += head, to += head, left -= head; left >= 64; from += 64, to += 64, left -= 64) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(reinterpret_cast<const __m512i*>(from)));
+    }
+    std::memcpy(to, from, static_cast<size_t>(left));
+  }
+
   template <DType kDType>
   static void ToFloat(const void* in, int64_t size, float* out) {
     ConvertToFloat<kDType>(in, size, out);
