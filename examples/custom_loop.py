@@ -24,6 +24,7 @@ def parse(arguments=None):
     exchange_options.check_batch(parser, options)
     if not options.workers:
         parser.error("--workers is 0, but this loop is one for a strategy; use 1 or more")
+    options.mpu = True
     return options
 
 

@@ -4,8 +4,9 @@
 
 A network learns CIFAR-10 in float32 in this process, each batch split between two replicas. At every tenth step their
 gradients also go through the exchange that two workers would do (tf_epgc.simulate_all_reduce). Printed as Markdown, for
-each large tensor: the share of its values, zeros left out, below the format's smallest one; the share that becomes 0
-with block scaling; and the signal-to-noise ratio of the exchanged sum in dB.
+each large tensor: the share of its values, zeros left out, below the format's smallest one, and the share that becomes
+0 with the format's usual scaling (block; none for 9 bits); then the signal-to-noise ratio of the exchanged sum in dB,
+packed (rounded before and after the sum) and simulated (only before).
 """
 
 import argparse
@@ -38,13 +39,12 @@ def main(arguments=None):
     keras.utils.set_random_seed(options.seed)
     x, y, _, _ = image_data.load("cifar10", options.data, options.train, 1)
     model = networks.build(options.network, x.shape[1:], int(y.max()) + 1, options.width)
-    counted = [
-        (i, variable)
-        for i, variable in enumerate(model.trainable_variables)
-        if np.prod(variable.shape) >= options.least
-    ]
-    measured = measure(model, [i for i, _ in counted], x, y, options)
-    print(table([variable for _, variable in counted], measured))
+    sizes = [np.prod(variable.shape) for variable in model.trainable_variables]
+    counted = [i for i, size in enumerate(sizes) if size >= options.least]
+    measured = measure(model, counted, x, y, options)
+    variables = [model.trainable_variables[i] for i in counted]
+    print(table(variables, measured[:, :2], ("below range", "becomes 0"), lambda share: f"{100 * share:.2f} %"))
+    print("\n" + table(variables, measured[:, 2:], ("packed", "simulated"), lambda ratio: f"{ratio:.1f} dB"))
     return 0
 
 
@@ -69,8 +69,7 @@ def measure(model, counted, x, y, options):
     """Trains, and measures the gradients of some variables at every tenth step.
 
     Returns:
-        An array of shape (formats, 3, variables): share below the range, share lost with block scaling, and
-        signal-to-noise ratio in dB; means over the measured steps.
+        An array of shape (formats, 4, variables): what `statistics` returns, as means over the measured steps.
     """
     gradients_of = gradient_function(model)
     optimizer = training.momentum(0.1, options.steps)
@@ -104,17 +103,24 @@ def gradient_function(model):
 
 
 def statistics(by_replica, bits, rounding):
-    """The three statistics of each variable, of shape (3, variables)."""
+    """What a format does to each variable's gradient.
+
+    Returns:
+        An array of shape (4, variables): the share of a replica's values below the format's range, the share that
+        becomes 0, and the signal-to-noise ratios of the packed and of the simulated exchange in dB.
+    """
+    scaling = formats.FORMATS[bits].default_scaling
     exact = [tf.add_n(values) for values in zip(*by_replica, strict=True)]
-    scaling = "none" if bits == 9 else "block"
-    exchanged = tf_epgc.simulate_all_reduce(by_replica, bits, rounding, scaling, min_elements=0)
-    first = by_replica[0]
-    coded = [tf_epgc.quantize(values, bits, rounding, scaling) for values in first]
+    packed = tf_epgc.simulate_all_reduce(by_replica, bits, rounding, scaling, min_elements=0)
+    coded = [[tf_epgc.quantize(values, bits, rounding, scaling) for values in gradients] for gradients in by_replica]
+    simulated = [tf.add_n(values) for values in zip(*coded, strict=True)]
+    first, smallest = by_replica[0], formats.FORMATS[bits].smallest
     return np.array(
         [
-            [share(values, np.abs(values) < formats.FORMATS[bits].smallest) for values in first],
-            [share(values, after == 0) for values, after in zip(first, coded, strict=True)],
-            [decibel(before, after) for before, after in zip(exact, exchanged, strict=True)],
+            [share(values, np.abs(values) < smallest) for values in first],
+            [share(values, after == 0) for values, after in zip(first, coded[0], strict=True)],
+            [decibel(before, after) for before, after in zip(exact, packed, strict=True)],
+            [decibel(before, after) for before, after in zip(exact, simulated, strict=True)],
         ]
     )
 
@@ -132,16 +138,21 @@ def decibel(exact, rounded):
     return 10 * np.log10(max(np.sum(exact**2), 1e-300) / noise)
 
 
-def table(variables, measured):
-    """The measurements as Markdown."""
-    names = [exchange_options.NAMES[bits] for bits in BITS]
-    heads = [f"{what} {name}" for what in ("below range", "lost, block", "dB") for name in names]
-    lines = ["| Tensor | Values | " + " | ".join(heads) + " |", "|---" * (2 + len(heads)) + "|"]
+def table(variables, measured, heads, text):
+    """Two of the statistics as Markdown.
+
+    Args:
+        variables: That were measured.
+        measured: Of shape (formats, 2, variables).
+        heads: What the two are called.
+        text: Turns a number into text.
+    """
+    names = [f"{head} {exchange_options.NAMES[bits]}" for head in heads for bits in BITS]
+    lines = ["| Tensor | Shape | " + " | ".join(names) + " |", "|---" * (2 + len(names)) + "|"]
     for i, variable in enumerate(variables):
-        shares = [f"{100 * measured[row, kind, i]:.2f} %" for kind in (0, 1) for row in range(len(BITS))]
-        ratios = [f"{measured[row, 2, i]:.1f}" for row in range(len(BITS))]
         shape = " x ".join(map(str, variable.shape))
-        lines.append(f"| {variable.path} ({shape}) | {np.prod(variable.shape)} | {' | '.join(shares + ratios)} |")
+        values = " | ".join(text(measured[row, kind, i]) for kind in (0, 1) for row in range(len(BITS)))
+        lines.append(f"| {variable.path} | {shape} | {values} |")
     return "\n".join(lines)
 
 
