@@ -1,6 +1,6 @@
 """Trains a ResNet or a VGG on CIFAR-10 with gradients exchanged in few bits.
 
-    python examples/classification.py --bits 8 --network resnet8 --train 4000 --test 2000 --epochs 10
+    python examples/classification.py --bits 8 --network resnet8 --train 4000 --test 2000 --epochs 3
 
 starts two workers on this machine. On a cluster, where TF_CONFIG is set on every machine, the same line trains as one
 of its workers. The images come through keras.datasets; `--data FILE.npz` reads them from a file with x_train, y_train,
