@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-TESTS = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).parent
 EXAMPLES = TESTS.parents[1] / "examples"
 for folder in (EXAMPLES, EXAMPLES / "study", TESTS):
     if str(folder) not in sys.path:

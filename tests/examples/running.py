@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 SECONDS = 150
 
 
