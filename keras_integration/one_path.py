@@ -16,8 +16,8 @@ class _OnePath:
         **kwargs: Likewise.
     """
 
-    #: Where Keras 3's form of it is; None for Keras's own.
-    _keras3 = None
+    #: Module and class of our form of it, by library; Keras's own where there is none.
+    _ours = {}
     #: Whether Keras 3's is called on the chief only.
     _chief_only = False
 
@@ -45,12 +45,12 @@ class _OnePath:
             self._callback.set_model(model)
 
     def _class_for(self, model):
-        if not is_keras3(model):
-            # tf_keras sends what the other workers write to temporary folders.
-            return getattr(importlib.import_module("tf_keras").callbacks, type(self).__name__)
-        if self._keras3 is None:
-            return getattr(importlib.import_module("keras").callbacks, type(self).__name__)
-        return getattr(importlib.import_module(f"{__package__}.one_path_keras"), self._keras3)
+        library = "keras" if is_keras3(model) else "tf_keras"
+        if library in self._ours:
+            module, name = self._ours[library]
+            return getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        # tf_keras sends what the other workers write to temporary folders.
+        return getattr(importlib.import_module(library).callbacks, type(self).__name__)
 
     @property
     def _supports_tf_logs(self):
@@ -85,27 +85,36 @@ class ModelCheckpoint(_OnePath):
 
     Raises:
         ValueError: In `fit`, for arguments Keras refuses.
+        TimeoutError: In `fit`, if another worker does not come to its begin or end in half an hour.
         tf.errors.UnavailableError: In `fit`, if a worker has gone.
     """
 
-    _keras3 = "KerasModelCheckpoint"
+    _ours = {"keras": ("one_path_keras", "KerasModelCheckpoint")}
 
 
 class BackupAndRestore(_OnePath):
     """Keras's `BackupAndRestore`, with one path for all workers: the chief alone writes, and all restore.
 
-    Give it to `fit` on every worker. (In tf_keras it is that library's own callback.)
+    Give it to `fit` on every worker. A run that was stopped goes on as if it had not been, provided that its data comes
+    in the same order: with the weights, the optimizer's state, the loss scale and, in Keras 3, each worker's random
+    layers. A backup that was only half written is not used; the one before it is. Of one that was damaged later
+    `fit` says so, and in Keras 3 takes the one before it if there is one (`double_checkpoint=True`).
 
     Args:
         *args: As for the callback of `keras.callbacks` or `tf_keras.callbacks`.
         **kwargs: Likewise.
 
     Raises:
-        ValueError: In `fit`, for arguments Keras refuses, an unbuilt model, or a damaged backup.
+        ValueError: In `fit`, for arguments Keras refuses, an unbuilt model, a damaged backup, or workers that find
+            different ones.
+        TimeoutError: In `fit`, if another worker does not come to its begin or end in half an hour.
         tf.errors.UnavailableError: In `fit`, if a worker has gone.
     """
 
-    _keras3 = "KerasBackupAndRestore"
+    _ours = {
+        "keras": ("one_path_keras", "KerasBackupAndRestore"),
+        "tf_keras": ("one_path_tf_keras", "TfKerasBackupAndRestore"),
+    }
 
 
 class TensorBoard(_OnePath):
@@ -128,11 +137,18 @@ def _hand_on(hook):
     return call
 
 
+def _begin_training(self, logs=None):
+    _hand_on("on_train_begin")(self, logs)
+    wait_for_all(strategy_of(self.model))  # nobody replaces what another still reads
+
+
 def _end_training(self, logs=None):
+    wait_for_all(strategy_of(self.model))
     _hand_on("on_train_end")(self, logs)
     wait_for_all(strategy_of(self.model))  # whoever reads a file after fit finds it whole
 
 
 for _hook in HOOKS:
     setattr(_OnePath, _hook, _hand_on(_hook))
+_OnePath.on_train_begin = _begin_training
 _OnePath.on_train_end = _end_training

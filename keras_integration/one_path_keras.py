@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import uuid
 import zlib
 
 import keras
+import numpy as np
 
-from tf_epgc.keras_integration.workers import has_workers, is_chief, strategy_of, wait_for_all
+from tf_epgc.keras_integration.workers import (
+    check_same_backup,
+    gather_from_workers,
+    is_chief,
+    strategy_of,
+    worker_names,
+    worker_number,
+)
+
+_LOG = logging.getLogger("tf_epgc")
 
 
 class _WholeFiles:
@@ -62,70 +73,85 @@ class KerasBackupAndRestore(keras.callbacks.BackupAndRestore):
     """
 
     def on_train_begin(self, logs=None):
-        wait_for_all(strategy_of(self.model))
         if not self.model.built:
             raise ValueError("BackupAndRestore needs a built model; call it on a batch, or give it an Input.")
-        backup = self._read_metadata(self._training_metadata_path)
-        if backup is not None:
-            self._restore(backup)
-        wait_for_all(strategy_of(self.model))
-
-    def _read_metadata(self, path):
-        if not os.path.exists(path):
-            return None
-        with open(path) as file:
-            return json.load(file)
-
-    def _restore(self, backup):
-        path = os.path.join(self.backup_dir, backup["weights"])
-        if not os.path.exists(path) or _checksum(path) != backup["checksum"]:
-            previous = self._read_metadata(self._prev_training_metadata_path) if self.double_checkpoint else None
-            if previous is None or previous == backup:
-                raise ValueError(
-                    f"The backup {path!r} is missing or damaged; remove {self.backup_dir!r} to start from the "
-                    "beginning, or use double_checkpoint=True to keep the one before it."
-                )
-            self._restore(previous)
+        strategy = strategy_of(self.model)
+        self._newest, faults = self._find()
+        fault = None
+        if faults and self._newest is None:
+            fault = f"{'; '.join(faults)}: use double_checkpoint=True to keep the backup before the last one, too"
+        found = (self._newest["epoch"], self._newest["checksum"]) if self._newest else None
+        check_same_backup(strategy, self.backup_dir, found, fault)
+        if self._newest is None:
             return
+        if faults:
+            _LOG.warning("%s; going on from the backup before it, of epoch %d.", "; ".join(faults), found[0])
+        self._restore(strategy)
+
+    def _find(self):
+        """The metadata of the newest whole backup, if there is any; and what is wrong with newer ones."""
+        faults = []
+        for path in (self._training_metadata_path, self._prev_training_metadata_path):
+            if os.path.exists(path):
+                try:
+                    return _read_backup(path), faults
+                except ValueError as e:
+                    faults.append(str(e))
+        return None, faults
+
+    def _restore(self, strategy):
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
-        seeds = _seed_states(self.model)
-        own = [int(s.numpy()[0]) for s in seeds]
-        self.model.load_weights(path)
-        if has_workers(strategy_of(self.model)):
-            _keep_own_seeds(seeds, own)
-        self.model._initial_epoch = backup["epoch"]
+        self.model.load_weights(os.path.join(self.backup_dir, self._newest["weights"]))
+        seeds = self._newest["seeds"]
+        if len(seeds) == len(worker_names(strategy)):
+            _set_seeds(strategy, self.model, seeds[worker_number(strategy)])
+        self.model._initial_epoch = self._newest["epoch"]
 
     def _save_model(self):
-        if not is_chief(strategy_of(self.model)):
+        strategy = strategy_of(self.model)
+        seeds = gather_from_workers(strategy, _get_seeds(strategy, self.model))
+        if not is_chief(strategy):
             return
         os.makedirs(self.backup_dir, exist_ok=True)
         name = f"{uuid.uuid4().hex}.weights.h5"
         path = os.path.join(self.backup_dir, name)
         self.model.save_weights(path)
-        backup = {"epoch": self._current_epoch, "batch": self._last_batch_seen, "weights": name,
-                  "checksum": _checksum(path)}  # fmt: skip
-        if self.double_checkpoint and os.path.exists(self._training_metadata_path):
-            shutil.copyfile(self._training_metadata_path, self._prev_training_metadata_path + ".part")
-            os.replace(self._prev_training_metadata_path + ".part", self._prev_training_metadata_path)
-        with open(self._training_metadata_path + ".part", "w") as file:
-            json.dump(backup, file)
-        os.replace(self._training_metadata_path + ".part", self._training_metadata_path)
-        self._remove_others(name)
-
-    def _remove_others(self, name):
-        previous = self._read_metadata(self._prev_training_metadata_path) if self.double_checkpoint else None
+        previous = self._newest if self.double_checkpoint else None
+        if previous is not None:
+            _write_json(self._prev_training_metadata_path, previous)
+        self._newest = {"epoch": self._current_epoch, "batch": self._last_batch_seen, "weights": name,
+                        "checksum": _checksum(path), "seeds": seeds}  # fmt: skip
+        _write_json(self._training_metadata_path, self._newest)
         kept = {name, previous["weights"] if previous else name}
         for other in os.listdir(self.backup_dir):
             if other.endswith(".weights.h5") and other not in kept:
                 os.remove(os.path.join(self.backup_dir, other))
 
     def on_train_end(self, logs=None):
-        strategy = strategy_of(self.model)
-        wait_for_all(strategy)
-        if self.delete_checkpoint and is_chief(strategy):
+        if self.delete_checkpoint and is_chief(strategy_of(self.model)):
             shutil.rmtree(self.backup_dir, ignore_errors=True)
-        wait_for_all(strategy)
+
+
+def _read_backup(path) -> dict:
+    """A backup's metadata, if the weights it names are whole."""
+    try:
+        with open(path) as file:
+            backup = json.load(file)
+        epoch, checksum = int(backup["epoch"]), int(backup["checksum"])
+        backup.setdefault("seeds", [])
+        weights = os.path.join(os.path.dirname(path), backup["weights"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(f"{path!r} is damaged, or was not written by tf_epgc.BackupAndRestore") from e
+    if not os.path.exists(weights) or _checksum(weights) != checksum:
+        raise ValueError(f"{weights!r}, the backup of epoch {epoch}, is missing or damaged")
+    return backup
+
+
+def _write_json(path, value) -> None:
+    with open(path + ".part", "w") as file:
+        json.dump(value, file)
+    os.replace(path + ".part", path)
 
 
 def _checksum(path) -> int:
@@ -136,14 +162,19 @@ def _checksum(path) -> int:
     return value
 
 
-def _seed_states(model) -> list:
+def _seed_states(strategy, model) -> list:
+    """What random layers draw from, a variable for each layer and local replica; Keras's files leave it out."""
     states = {id(v): v for v in model.variables if v.path.endswith("seed_generator_state")}
-    return list(states.values())
+    return [part for state in states.values() for part in strategy.experimental_local_results(state.value)]
 
 
-def _keep_own_seeds(seeds, own) -> None:
-    """The file holds the chief's seeds; each worker keeps its own, and takes over how often it was drawn from."""
-    for state, seed in zip(seeds, own, strict=True):
-        value = state.numpy()
-        value[0] = seed
-        state.assign(value)
+def _get_seeds(strategy, model) -> list[int]:
+    return [int(word) for state in _seed_states(strategy, model) for word in state.numpy()]
+
+
+def _set_seeds(strategy, model, words) -> None:
+    states = _seed_states(strategy, model)
+    if len(words) != 2 * len(states):
+        return  # a backup of another number of replicas
+    for i, state in enumerate(states):
+        state.assign(np.array(words[2 * i : 2 * i + 2]).astype(state.dtype.as_numpy_dtype))
