@@ -1,9 +1,12 @@
 """What a worker does before it joins the cluster: it waits for the others, with a limit, and names them."""
 
+import contextlib
 import json
 import os
 import socket
 import threading
+import time
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -67,6 +70,57 @@ class WaitTest(tf.test.TestCase):
         addresses = [self.addresses[0], ("Worker 1", "no-such-host.invalid:80")]
         with self.assertRaisesRegex(start_up.WorkersMissingError, r"its name cannot be resolved"):
             start_up.wait_for_workers(addresses, 0, 0.5)
+
+    def listen(self, worker, answer):
+        """Something at a worker's address that speaks first, as TensorFlow's server does, or closes, or is silent."""
+        server = socket.create_server(start_up.split_address(*self.addresses[worker]))
+        self.addCleanup(server.close)
+        kept = []
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(server.accept()[0])
+                    if answer is not None:
+                        kept[-1].sendall(answer)
+                        kept.pop().close()
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    def test_a_worker_runs_already(self):
+        """R76: one worker alone was started again; the others' servers are TensorFlow's."""
+        self.listen(2, b"\0\0\x18\4\0")
+        with self.assertRaisesRegex(
+            start_up.WorkersMissingError,
+            r"Worker 2 at 127.0.0.1:\d+ is already running since an earlier start, .*; end all workers and start all",
+        ):
+            start_up.wait_for_workers(self.addresses, 0, 60.0)
+
+    def test_others_that_do_not_answer(self):
+        self.listen(1, b"")
+        self.listen(2, None)
+        with mock.patch.object(start_up, "_ANSWER_SECONDS", 0.3):
+            with self.assertRaisesRegex(
+                start_up.WorkersMissingError, r"Worker 1 at .*connection (closed|reset by peer).*Worker 2 .*timed out"
+            ):
+                start_up.wait_for_workers(self.addresses, 0, 1.0)
+
+    def test_one_knows_of_another_that_it_cannot_reach(self):
+        """What has greeted this worker is there, though it has gone on to join the cluster by now."""
+        threads = [
+            threading.Thread(target=self.greet_until_answered, args=(i, start_up.split_address(*self.addresses[0])))
+            for i in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        start_up.wait_for_workers(self.addresses, 0, 20.0)
+        for thread in threads:
+            thread.join(20)
+            self.assertFalse(thread.is_alive())
+
+    def greet_until_answered(self, worker, address):
+        while start_up._greet(address, b"tf_epgc worker 0\n", f"tf_epgc worker {worker}\n".encode()):
+            time.sleep(0.05)
 
     def test_own_port_in_use(self):
         port = int(self.addresses[0][1].rpartition(":")[2])
