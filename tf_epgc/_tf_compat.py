@@ -21,7 +21,7 @@ from tensorflow.python.distribute import (
     mirrored_run,
     values,
 )
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import collective_ops, control_flow_util, resource_variable_ops
@@ -167,6 +167,11 @@ def _function_has(dataset, operations: tuple[str, ...]) -> bool:
 def in_xla() -> bool:
     """Whether what is being traced will be compiled by XLA."""
     return control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph())
+
+
+def is_tape_watching() -> bool:
+    """Whether a `GradientTape` may be recording what is computed now."""
+    return record.could_possibly_record()
 
 
 def called_from(function_name: str, depth: int = 2) -> bool:

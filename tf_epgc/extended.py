@@ -43,7 +43,7 @@ from tf_epgc.options import ExchangeOptions, GradientOptions, gradient_options_o
 from tf_epgc.random_seeds import SharedSeed
 from tf_epgc.sharding import AutoShardPolicy, shard_policy, split_by_rows, starving_files, with_own_memory
 from tf_epgc.start_up import ClusterWatch, report, wait_for_workers
-from tf_epgc.uneven import ShareWeights, rows_of_shares
+from tf_epgc.uneven import ShareWeights, rows_of_shares, weighing_statistics
 from tf_epgc.version import __version__
 
 #: Where the handshake's group keys begin, far from TensorFlow's own: it must also reach workers whose devices, and
@@ -314,8 +314,12 @@ class EPGCExtended(CollectiveAllReduceExtended):
 
     def _call_for_each_replica(self, fn, args, kwargs):
         """Lets all replicas agree where Keras's `LossScaleOptimizer` has each decide for itself."""
+        replica_fn = fn
+        if self._weights is not None and not isinstance(fn, tf.types.experimental.PolymorphicFunction):
+            replica_fn = weighing_statistics(fn)
+            args = (distribute_values(list(self._weights.weights)), *args)
         with self._shared_seed.hidden() if self._num_workers > 1 else contextlib.nullcontext():
-            results = super()._call_for_each_replica(fn, args, kwargs)
+            results = super()._call_for_each_replica(replica_fn, args, kwargs)
         if self._num_replicas_in_sync == 1 or not is_loss_scale_check(fn):
             return results
         finite = tf.nest.map_structure(lambda v: tf.cast(v, tf.int32), results, expand_composites=True)

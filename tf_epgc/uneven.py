@@ -9,11 +9,13 @@ of the user's own has its own idea of how losses are averaged, and is left alone
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tf_epgc._tf_compat import is_tape_watching
 from tf_epgc.exchange import is_sparse
 
 
@@ -50,6 +52,52 @@ def _either(condition, changed: Callable, value: tf.Tensor) -> tf.Tensor:
 def _times_or_zero(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """`value * weight`, and zero where the weight is zero, whatever the value."""
     return tf.math.multiply_no_nan(value, tf.cast(weight, value.dtype))
+
+
+def weighing_statistics(fn: Callable) -> Callable:
+    """`fn` with the replica's weight as a further first argument, for what replicas add up inside of the loss.
+
+    The gradient of an all-reduce adds up the gradients of all replicas' losses, and the result becomes a part of this
+    replica's gradient, which is weighted later. So each replica's part has to be weighted before it is added, and the
+    sum freed of this replica's weight. Synchronized batch normalization needs it.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def replica_fn(weight, *args, **kwargs):
+        with _weighted_all_reduces(tf.distribute.get_replica_context(), weight):
+            return fn(*args, **kwargs)
+
+    return replica_fn
+
+
+@contextlib.contextmanager
+def _weighted_all_reduces(context, weight: tf.Tensor):
+    all_reduce = context.all_reduce
+
+    def weighted(reduce_op, value, options=None):
+        if not is_tape_watching():  # the optimizer's, or a gradient's own
+            return all_reduce(reduce_op, value, options)
+        free = tf.nest.map_structure(lambda v: _with_gradient_times(v, tf.math.divide_no_nan(1.0, weight)), value)
+        return tf.nest.map_structure(lambda v: _with_gradient_times(v, weight), all_reduce(reduce_op, free, options))
+
+    context.all_reduce = weighted
+    try:
+        yield
+    finally:
+        del context.all_reduce
+
+
+def _with_gradient_times(value, factor: tf.Tensor):
+    """`value`, whose gradient is multiplied by a factor."""
+    value = tf.convert_to_tensor(value)
+    if not value.dtype.is_floating:
+        return value
+
+    @tf.custom_gradient
+    def identity(x):
+        return tf.identity(x), lambda gradient: _times_or_zero(gradient, factor)
+
+    return identity(value)
 
 
 def rows_of_shares(local_results: Callable, args: Sequence, replicas: int) -> list[tf.Tensor] | None:

@@ -472,9 +472,30 @@ def empty_bn(k):
     return k.fit(k.model(with_layer(lambda k: k.layers.BatchNormalization())), *regression(33))
 
 
-@case("batchnorm", tolerance=1e-3, why=ORDER_OF_SUMS, trains=False)
+def sync_normalized(k, rows):
+    return k.fit(k.model(with_layer(lambda k: k.layers.BatchNormalization(synchronized=True))), *regression(rows))
+
+
+@case("batchnorm", tolerance=1e-3, why=ORDER_OF_SUMS, trains=False, libraries=("keras",))
 def empty_syncbn(k):
-    return k.fit(k.model(with_layer(lambda k: k.layers.BatchNormalization(synchronized=True))), *regression(33))
+    return sync_normalized(k, 33)
+
+
+@case(
+    "batchnorm",
+    tolerance=None,
+    why="an empty share's moving statistics stay, and are averaged",
+    trains=False,
+    libraries=("tf_keras",),
+)
+def empty_syncbn_averaged(k):
+    return sync_normalized(k, 33)
+
+
+@case("batchnorm", tolerance=1e-3, why=ORDER_OF_SUMS)
+def uneven_syncbn(k):
+    """Gradients through the shared statistics have to be weighted by rows too."""
+    return sync_normalized(k, 61)
 
 
 @case("batchnorm", trains=False)
