@@ -3,8 +3,9 @@
     python examples/study/report.py results.jsonl
     python examples/study/report.py results.jsonl --plots plots
 
-prints Markdown: one table a network with mean and standard deviation over the seeds, and how each setting differs from
-float32 of the same seed. `--plots` needs matplotlib and draws the measure against the epoch, one plot a network.
+prints Markdown, two tables a network: mean and standard deviation over the seeds, and how each setting differs from
+float32 of the same seed; then the mean after each epoch. `--plots` needs matplotlib and draws the measure against the
+epoch, one plot a network.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def main(arguments=None):
         print(f"{options.results} holds no results; run examples/study/run.py first", file=sys.stderr)
         return 1
     for network, settings in by_network(records).items():
-        print(f"## {network}\n\n{table(settings)}\n")
+        print(f"## {network}\n\n{table(settings)}\n\n{curves(settings)}\n")
         if options.plots:
             plot(options.plots, network, settings)
     return 0
@@ -117,6 +118,26 @@ def mean_and_deviation(values, sign=""):
     return f"{text} ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else text
 
 
+def curves(settings):
+    """A Markdown table with the mean over seeds after each epoch, for the formats' usual settings."""
+    means = {bits: np.mean(usual_curves, 0) for bits, usual_curves in usual(settings).items()}
+    epochs = max(map(len, means.values()), default=0)
+    lines = [["After epoch", *map(str, range(1, epochs + 1))], ["---"] * (epochs + 1)]
+    lines += [[NAMES[bits], *(f"{value:.3f}" for value in mean)] for bits, mean in means.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def usual(settings):
+    """The curves of each format with the settings of `cells.DEFAULTS`: by bits, an array of shape (seeds, epochs)."""
+    found = {}
+    for setting, results in settings.items():
+        cell = dict(setting)
+        same = {**cells_module.DEFAULTS, **{name: cell[name] for name in ("task", "network", "bits")}}
+        if all(cell[name] == same[name] for name in cell):
+            found[cell["bits"]] = np.array([result["curve"] for result in results.values()])
+    return found
+
+
 def plot(folder, network, settings):
     """Draws the measure against the epoch, mean over seeds with the seeds' range, for the formats' usual settings."""
     try:
@@ -125,15 +146,10 @@ def plot(folder, network, settings):
         raise ImportError("--plots needs matplotlib; run `pip install matplotlib`, or leave --plots out") from error
     sheet = figure.Figure(figsize=(7, 4.5), layout="constrained")
     axes = sheet.add_subplot()
-    for setting, results in settings.items():
-        cell = dict(setting)
-        usual = {**cells_module.DEFAULTS, **{name: cell[name] for name in ("task", "network", "bits")}}
-        if any(cell[name] != usual[name] for name in cell):
-            continue
-        curves = np.array([result["curve"] for result in results.values()])
-        epochs = np.arange(1, curves.shape[1] + 1)
-        [line] = axes.plot(epochs, curves.mean(0), label=NAMES[cell["bits"]])
-        axes.fill_between(epochs, curves.min(0), curves.max(0), color=line.get_color(), alpha=0.12)
+    for bits, by_seed in usual(settings).items():
+        epochs = np.arange(1, by_seed.shape[1] + 1)
+        [line] = axes.plot(epochs, by_seed.mean(0), label=NAMES[bits])
+        axes.fill_between(epochs, by_seed.min(0), by_seed.max(0), color=line.get_color(), alpha=0.12)
     axes.set(xlabel="epoch", ylabel="mAP@0.5" if network == "ssd" else "test accuracy", title=network)
     axes.legend()
     axes.grid(alpha=0.3)

@@ -37,6 +37,12 @@ def test_table():
     assert rows[3][3:5] == ["plain Keras", "1"] and rows[3][7:] == ["-0.0200", "within"]
 
 
+def test_curves():
+    lines = report.curves(report.by_network(RECORDS)["resnet8"]).splitlines()
+    assert lines[0] == "| After epoch | 1 | 2 |"
+    assert lines[2:] == ["| float32 | 0.260 | 0.520 |", "| EPGC-8 | 0.275 | 0.550 |"]
+
+
 def test_without_float32_there_is_nothing_to_compare_with():
     *_, row = fields(RECORDS[2:4])
     assert row[-2:] == ["-", "-"]
