@@ -37,6 +37,6 @@ def _fault(folder: str) -> str | None:
         reader = tf.train.load_checkpoint(latest)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    except (tf.errors.OpError, ValueError, RuntimeError) as e:
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as e:
         return f"{latest!r} is damaged ({type(e).__name__})"
     return None

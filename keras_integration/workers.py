@@ -60,6 +60,7 @@ def sum_over_workers(strategy, values: np.ndarray) -> np.ndarray:
 
     Raises:
         TimeoutError: If another worker has not come in time.
+        RuntimeError: If another worker has come to a step or another callback instead.
         tf.errors.UnavailableError: If a worker has gone.
     """
     if not has_workers(strategy):
@@ -72,14 +73,20 @@ def sum_over_workers(strategy, values: np.ndarray) -> np.ndarray:
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=TIME_LIMIT)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, own, options)
 
+    names = worker_names(strategy)
+    own = names.pop(worker_number(strategy))
+    remedy = "give every worker the same callbacks and as many steps"
     try:
         return strategy.experimental_local_results(strategy.run(sum_over_replicas))[0].numpy()
     except tf.errors.DeadlineExceededError as e:
-        names = worker_names(strategy)
-        own = names.pop(worker_number(strategy))
         raise TimeoutError(
-            f"{own} waited {TIME_LIMIT:.0f} s in a callback of tf_epgc for {' and '.join(names)}; give every worker "
-            "the same callbacks and as many steps, and look for what keeps the other from going on."
+            f"{own} waited {TIME_LIMIT:.0f} s in a callback of tf_epgc for {' and '.join(names)}; {remedy}, and look "
+            "for what keeps the other from going on."
+        ) from e
+    except (tf.errors.InternalError, tf.errors.InvalidArgumentError) as e:
+        raise RuntimeError(
+            f"{own} is in a callback of tf_epgc, and {' or '.join(names)} in a step or another callback, so that their "
+            f"data does not fit together; {remedy}. TensorFlow says: {e.message}"
         ) from e
 
 

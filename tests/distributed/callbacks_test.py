@@ -18,7 +18,7 @@ LIBRARIES = ["keras", "tf_keras"]
 class CallbacksCase(parameterized.TestCase, tf.test.TestCase):
     def run_in(self, function, workers=2, expect_failure=False, grace=5.0, **arguments):
         return run_workers(
-            f"{MODULE}:{function}", workers, arguments, timeout=120, expect_failure=expect_failure, grace=grace
+            f"{MODULE}:{function}", workers, arguments, timeout=200, expect_failure=expect_failure, grace=grace
         )
 
     def folder(self):
@@ -76,21 +76,26 @@ class DecisionsTest(CallbacksCase):
     @parameterized.parameters(*LIBRARIES)
     def test_decisions_are_shared(self, library):
         """R42, R43: same epoch, rate and weights on all workers, whoever decides, and when."""
-        first, second = self.run_in("decisions", name=library)
-        epochs = {"epoch": 2, "batch": 1, "all": 4, "own": 2, "nobody": 4}
+        (first, batches), (second, same_batches) = self.run_in("decisions", name=library)
+        epochs = {"epoch": 2, "batch": 1, "all": 4, "own": 2, "nobody": 4, "nan": 2}
         for case in epochs:
             self.assertEqual([first[case]["epochs"], second[case]["epochs"]], [epochs[case]] * 2, case)
             self.assertAllClose([first[case]["rate"], second[case]["rate"]], [0.01, 0.01])
             self.same(first[case]["weights"], second[case]["weights"], case)
+        self.assertEqual([batches, same_batches], [3, 3])  # a loss that is no number stops at once
         self.same(first["own"]["weights"], first["batch"]["weights"], "worker 0 was best after the first epoch")
         self.same(first["nobody"]["weights"], first["all"]["weights"], "worker 0 was best after the last epoch")
 
-    def test_one_worker_has_no_shared_decisions(self):
+    @parameterized.parameters(
+        (True, "TimeoutError", "Worker 0 waited 3 s in a callback of tf_epgc for Worker 1; give every worker the same"),
+        (False, "RuntimeError", "Worker 0 is in a callback of tf_epgc, and Worker 1 in a step or another callback"),
+    )
+    def test_one_worker_has_no_shared_decisions(self, stuck, kind, message):
         start = time.monotonic()
-        first, second = self.run_in("one_has_none", expect_failure=True, grace=30.0)
+        first, second = self.run_in("one_has_none", expect_failure=True, grace=30.0, stuck=stuck)
         self.assertLess(time.monotonic() - start, 60)
-        self.assertEqual(first.kind, "TimeoutError")
-        self.assertIn("Worker 0 waited 3 s in a callback of tf_epgc for Worker 1; give every worker the", first.message)
+        self.assertEqual(first.kind, kind)
+        self.assertIn(message, first.message)
         self.assertIsInstance(second, Failure)
 
 

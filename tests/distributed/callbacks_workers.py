@@ -144,7 +144,7 @@ def different_backups(name, folder):
         model = _model(library, middle=())
         _fit(model, 1, [tf_epgc.BackupAndRestore(own, delete_checkpoint=False)])
         if name == "tf_keras" and harness.worker_index() == 1:
-            os.makedirs(own)  # tf_keras writes nothing there
+            os.makedirs(own, exist_ok=True)  # tf_keras writes nothing there
         inside = os.path.join(own, "chief") if name == "tf_keras" else own
         metadata = os.path.join(inside, "checkpoint" if name == "tf_keras" else "training_metadata.json")
         for damage in (False, True):
@@ -175,6 +175,16 @@ def _own_loss(values):
     return on_epoch_end
 
 
+def _not_a_number(batches):
+    """The loss is none from the second epoch on; adds to a list for each batch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.set_weights([w * np.nan for w in self.model.get_weights()])
+
+    return {"on_epoch_begin": on_epoch_begin, "on_train_batch_end": lambda self, batch, logs=None: batches.append(1)}
+
+
 def decisions(name):
     """Epochs, rates and weights after callbacks that decide differently on the workers."""
     library = importlib.import_module(name)
@@ -187,6 +197,8 @@ def decisions(name):
         "own": [_callback(library, on_epoch_end=_own_loss([rising, falling])), early(patience=1, **best)],
         "nobody": [_callback(library, on_epoch_end=_own_loss([falling, rising])), early(patience=9, **best)],
     }
+    batches = []
+    cases["nan"] = [_callback(library, **_not_a_number(batches)), library.callbacks.TerminateOnNaN()]
     # In tf_keras, EarlyStopping on a worker's own numbers cannot remember BatchNormalization's: reading takes all.
     middle = ("BatchNormalization",) if name == "keras" else ()
     results = {}
@@ -196,15 +208,16 @@ def decisions(name):
             history = _fit(model, EPOCHS, [*given, tf_epgc.SharedDecisions("all" if case == "all" else "any")])
             rate = float(np.asarray(tf.convert_to_tensor(model.optimizer.learning_rate)))
             results[case] = {"epochs": len(history.history["loss"]), "rate": rate, "weights": model.get_weights()}
-    return results
+    return results, len(batches)
 
 
-def one_has_none():
-    """Worker 1 has no `SharedDecisions`, and comes to other collectives than worker 0."""
+def one_has_none(stuck):
+    """Worker 1 has no `SharedDecisions`: it goes on to the next epoch, or does not come back from a callback."""
     library = importlib.import_module("keras")
     workers.TIME_LIMIT = 3.0
+    other = _callback(library, on_epoch_end=lambda self, epoch, logs=None: time.sleep(10.0 if stuck else 0.0))
     with _strategy().scope():
-        _fit(_model(library), EPOCHS, [] if harness.worker_index() else [tf_epgc.SharedDecisions()])
+        _fit(_model(library), EPOCHS, [other if harness.worker_index() else tf_epgc.SharedDecisions()])
 
 
 def killed(name, folder):
