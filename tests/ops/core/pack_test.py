@@ -144,6 +144,24 @@ def test_writes_nothing_but_its_own(isa):
 # --- Large indices ---
 
 
+@formats_and_scalings
+def test_large_packs(isa, bits, scaling):
+    """Which are written around the caches, whatever the addresses: from 4 Mi values on."""
+    size = (4 << 20) + 1000
+    whole = cases.gradients(size + 1)[1:]
+    tensors = [whole[:1500], whole[1500:1501], whole[1501 : size // 2], whole[size // 2 :]]
+    packed = _core.pack(tensors, 1, bits, "nearest", scaling)
+    # Small packs of the same values are not.
+    unpacked = np.concatenate(unpack(packed, tensors, bits, scaling))
+    for block in (0, 1, 2000, size // 1024):
+        quantized = _core.quantize(whole[block * 1024 : (block + 1) * 1024], bits, "nearest", scaling)
+        cases.assert_same_bits(unpacked[block * 1024 : (block + 1) * 1024], quantized)
+    before = np.zeros(size + 2, np.float32)
+    _core.unpack(packed, [(size,)], ["float32"], bits, scaling, out=[before[1:-1]], threads=2)
+    cases.assert_same_bits(before[1:-1], unpacked)
+    assert before[0] == before[-1] == 0
+
+
 def test_layout_of_huge_packs():
     for bits, scaling in [(8, "none"), (9, "none"), (11, "block"), (16, "block"), (32, "none")]:
         for elements in (2**31 - 1, 2**31, 2**33 + 5, 2**45 + 1):
