@@ -23,8 +23,9 @@ _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 _GREETING_BYTES = 64
 
-#: What TensorFlow's errors say when another worker has gone or does not come to a collective.
-_LOST = re.compile(r"collective|heartbeat|/job:|peer", re.IGNORECASE)
+#: What TensorFlow's errors say when another worker has gone, or does not come to a collective. (Device names tell
+#: nothing: every error of an op has one.)
+_LOST = re.compile(r"collective ops is aborted|heartbeat|socket closed|failed to connect", re.IGNORECASE)
 
 #: What `_greet` returns for an answer that is no worker's of this start: a TensorFlow server greets first, otherwise.
 _STRANGER = "not waiting"
@@ -194,13 +195,15 @@ def _greet(address: tuple[str, int], expected: bytes, own: bytes) -> str:
 
 
 def _explain_lost_workers() -> None:
-    """Lets the end of this process say what to do when it ends because another worker has gone."""
+    """Lets this process say what to do, when it ends with TensorFlow's error because another worker has gone."""
     before = sys.excepthook
 
     def explain(kind, error, traceback):
         before(kind, error, traceback)
         if kind.__module__.startswith("tensorflow.") and _LOST.search(str(error)):
-            report("another worker has gone, or is stuck: end all workers and start all of them again.")
+            report(
+                "another worker has gone, is stuck or does something else: end all workers and start all of them again."
+            )
 
     sys.excepthook = explain
 

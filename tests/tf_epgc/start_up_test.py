@@ -1,9 +1,11 @@
 """What a worker does before it joins the cluster: it waits for the others, with a limit, and names them."""
 
 import contextlib
+import io
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from unittest import mock
@@ -42,12 +44,12 @@ class WaitTest(tf.test.TestCase):
         self.addresses = [(f"Worker {i}", f"127.0.0.1:{port}") for i, port in enumerate(free_ports(3))]
 
     def test_everybody_comes(self):
-        servers = []
+        joined = []
 
         def join(worker):
             start_up.wait_for_workers(self.addresses, worker, 20.0)
-            # As TensorFlow's server does.
-            servers.append(socket.create_server(start_up.split_address(*self.addresses[worker])))
+            self.listen(worker, b"\0\0\x18\4\0")  # as TensorFlow's server does
+            joined.append(worker)
 
         threads = [threading.Timer(0.3 * i, join, (i,)) for i in range(3)]
         for thread in threads:
@@ -55,9 +57,7 @@ class WaitTest(tf.test.TestCase):
         for thread in threads:
             thread.join(30)
             self.assertFalse(thread.is_alive())
-        self.assertLen(servers, 3)
-        for server in servers:
-            server.close()
+        self.assertCountEqual(joined, range(3))
 
     def test_missing_workers_are_named(self):
         with self.assertRaisesRegex(
@@ -129,6 +129,20 @@ class WaitTest(tf.test.TestCase):
                 start_up.WorkersMissingError, "Worker 0 cannot listen .*address already in use"
             ):
                 start_up.wait_for_workers(self.addresses, 0, 5.0)
+
+
+class LostWorkersTest(tf.test.TestCase):
+    def test_what_the_end_of_a_process_says(self):
+        lost = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed")
+        own = tf.errors.InvalidArgumentError(None, None, "Incompatible shapes at /job:worker/replica:0/task:0")
+        for error, count in [(lost, 1), (own, 0), (ValueError("Socket closed"), 0)]:
+            shown = []
+            with mock.patch.object(sys, "excepthook", lambda *error, shown=shown: shown.append(error)):
+                start_up._explain_lost_workers()
+                with contextlib.redirect_stderr(io.StringIO()) as written:
+                    sys.excepthook(type(error), error, None)
+            self.assertEqual(shown, [(type(error), error, None)])
+            self.assertEqual(written.getvalue().count("end all workers and start all of them again"), count)
 
 
 class ProcessTest(tf.test.TestCase):
