@@ -63,20 +63,14 @@ class _Bench:
 
     def seconds(self, call: Callable[[], object], repeats: int) -> float:
         """Median time of a call, which all workers make at the same time; the slowest worker's."""
-        return self.interleaved([call], repeats)[0]
-
-    def interleaved(self, calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-        """The same of several calls that take turns, so that what disturbs the machine disturbs all of them."""
-        times: list[list[float]] = [[] for _ in calls]
-        for call in calls:
-            call()
+        call()
+        times = []
         for _ in range(repeats):
-            for call, seconds in zip(calls, times, strict=True):
-                self.meet()
-                start = time.perf_counter()
-                call()
-                seconds.append(time.perf_counter() - start)
-        return [self.agreed(statistics.median(seconds)) for seconds in times]
+            self.meet()
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return self.agreed(statistics.median(times))
 
     def all_to_all(self, words: int) -> Callable[[], object]:
         """A call that sends `words` float32 to each other worker."""
@@ -86,16 +80,6 @@ class _Bench:
     def all_gather(self, words: int) -> Callable[[], object]:
         row = self._tf.ones([words])
         return lambda: self._collectives.all_gather(row).numpy()
-
-    def both(self, words: int) -> Callable[[], object]:
-        """A call that sends `words` float32 to each other worker twice, as an exchange does: in one function."""
-        rows = self._tf.ones([self.workers, words])
-
-        @self._tf.function
-        def exchange():
-            return self._collectives.all_gather(self._collectives.all_to_all(rows)[0])
-
-        return lambda: exchange().numpy()
 
     def all_reduce(self, words: int) -> Callable[[], object]:
         """A call that adds up `N words` float32, so that a step of the ring sends `words`."""
@@ -111,9 +95,8 @@ def fit_line(small: tuple[float, float], large: tuple[float, float]) -> tuple[fl
 
 def _line(bench: _Bench, make, words: int, steps: int) -> tuple[float, float]:
     """`fit_line` of a collective that sends so many words in each of `steps` messages."""
-    sizes = (words // 4, words)
-    seconds = bench.interleaved([make(size) for size in sizes], _LARGE_REPEATS)
-    return fit_line(*((4 * size * steps, taken) for size, taken in zip(sizes, seconds, strict=True)))
+    points = [(4 * w * steps, bench.seconds(make(w), _LARGE_REPEATS)) for w in (words // 4, words)]
+    return fit_line(*points)
 
 
 def _codec_rates(bench: _Bench, bits: int, elements: int) -> CodecRates:
@@ -158,12 +141,13 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
         raise ValueError(f"workers is {workers}; a link can only be measured between at least 2.")
     bench = _Bench(workers)
     tiny = [bench.seconds(make(1), _SMALL_REPEATS) for make in (bench.all_to_all, bench.all_gather, bench.all_reduce)]
-    latency, _ = fit_latency(workers, *tiny)
+    latency, op_seconds = fit_latency(workers, *tiny)
     # From 8 to 32 bits a value of such a pack, so that what TCP does with messages of that size is in the line.
     words = max(elements // workers, 64)
     peers = workers - 1
-    seconds_per_byte, start = _line(bench, bench.both, words, 2 * peers)
-    op_seconds = max(start / 2 - peers * latency, 0.0)
+    phases = [_line(bench, make, words, peers) for make in (bench.all_to_all, bench.all_gather)]
+    seconds_per_byte = statistics.mean(slope for slope, _ in phases)
+    op_seconds = max(op_seconds, statistics.mean(start for _, start in phases) - peers * latency)
     ring_slope, ring_start = _line(bench, bench.all_reduce, words, 2 * peers)
     ring_seconds = max(max(ring_start, tiny[2]) - 2 * peers * latency, 0.0)
     codecs = {b: _float32_rates(bench, elements) if b == 32 else _codec_rates(bench, b, elements) for b in bits}
