@@ -26,7 +26,6 @@ import tensorflow as tf
 import training
 
 import tf_epgc
-from tf_epgc import formats
 
 BITS = (16, 11, 9, 8)
 REPLICAS = 2
@@ -56,7 +55,7 @@ def parse(arguments=None):
     parser.add_argument("--batch", type=exchange_options.positive, default=64, help="of both replicas (default: 64)")
     parser.add_argument("--train", type=exchange_options.positive, default=4000, help="images (default: 4000)")
     parser.add_argument("--least", type=exchange_options.positive, default=1024, help="values of a tensor that counts")
-    parser.add_argument("--rounding", choices=formats.ROUNDINGS, default="nearest")
+    parser.add_argument("--rounding", choices=("nearest", "truncate", "stochastic"), default="nearest")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", metavar="FILE.npz", help="images (default: CIFAR-10 through keras.datasets)")
     options = parser.parse_args(arguments)
@@ -109,12 +108,12 @@ def statistics(by_replica, bits, rounding):
         An array of shape (4, variables): the share of a replica's values below the format's range, the share that
         becomes 0, and the signal-to-noise ratios of the packed and of the simulated exchange in dB.
     """
-    scaling = formats.FORMATS[bits].default_scaling
+    scaling = tf_epgc.FORMATS[bits].default_scaling
     exact = [tf.add_n(values) for values in zip(*by_replica, strict=True)]
     packed = tf_epgc.simulate_all_reduce(by_replica, bits, rounding, scaling, min_elements=0)
     coded = [[tf_epgc.quantize(values, bits, rounding, scaling) for values in gradients] for gradients in by_replica]
     simulated = [tf.add_n(values) for values in zip(*coded, strict=True)]
-    first, smallest = by_replica[0], formats.FORMATS[bits].smallest
+    first, smallest = by_replica[0], tf_epgc.FORMATS[bits].smallest
     return np.array(
         [
             [share(values, np.abs(values) < smallest) for values in first],
