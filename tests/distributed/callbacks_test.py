@@ -16,10 +16,11 @@ LIBRARIES = ["keras", "tf_keras"]
 
 
 class CallbacksCase(parameterized.TestCase, tf.test.TestCase):
-    def run_in(self, function, workers=2, expect_failure=False, grace=5.0, **arguments):
-        return run_workers(
-            f"{MODULE}:{function}", workers, arguments, timeout=200, expect_failure=expect_failure, grace=grace
-        )
+    def run_in(self, function, workers=2, options=None, **arguments):
+        return run_workers(f"{MODULE}:{function}", workers, arguments, **{"timeout": 200, **(options or {})})
+
+    def fail_in(self, function, grace, **arguments):
+        return self.run_in(function, options={"expect_failure": True, "grace": grace}, **arguments)
 
     def folder(self):
         return tempfile.mkdtemp(dir=self.get_temp_dir())
@@ -59,6 +60,13 @@ class SavingTest(CallbacksCase):
                 self.assertEqual(before[case]["losses"], after[case]["losses"], case)
                 self.same(before[case]["state"], after[case]["state"], case)
 
+    def test_each_replica_keeps_its_own_random_layers(self):
+        arguments = {"name": "keras", "folder": self.folder(), "cases": ["dropout"], "options": {"logical_cpus": 2}}
+        first, second = self.run_in("resume_first", **arguments), self.run_in("resume_second", **arguments)
+        for before, after in zip(first, second, strict=True):
+            self.assertEqual(before["dropout"]["losses"], after["dropout"]["losses"])
+            self.same(before["dropout"]["state"], after["dropout"]["state"])
+
     @parameterized.parameters(*LIBRARIES)
     def test_workers_that_find_different_backups(self, library):
         first, second = self.run_in("different_backups", name=library, folder=self.folder())
@@ -92,7 +100,7 @@ class DecisionsTest(CallbacksCase):
     )
     def test_one_worker_has_no_shared_decisions(self, stuck, kind, message):
         start = time.monotonic()
-        first, second = self.run_in("one_has_none", expect_failure=True, grace=30.0, stuck=stuck)
+        first, second = self.fail_in("one_has_none", 30.0, stuck=stuck)
         self.assertLess(time.monotonic() - start, 60)
         self.assertEqual(first.kind, kind)
         self.assertIn(message, first.message)
@@ -106,7 +114,7 @@ class KilledTest(CallbacksCase):
         """R75: the survivor ends by itself, with an error; the same command goes on from the last backup."""
         arguments = {"name": library, "folder": self.folder()}
         start = time.monotonic()
-        first, second = self.run_in("killed", expect_failure=True, grace=60.0, **arguments)
+        first, second = self.fail_in("killed", 60.0, **arguments)
         self.assertLess(time.monotonic() - start, 60)
         self.assertIn("exit code -9", second.message)
         self.assertNotIn("was ended after another had failed", first.message)
@@ -117,7 +125,7 @@ class KilledTest(CallbacksCase):
 
     def test_one_is_started_again(self):
         """R76: both say at once that all workers must be started again."""
-        first, second = self.run_in("one_restarts", expect_failure=True, grace=60.0, folder=self.folder())
+        first, second = self.fail_in("one_restarts", 60.0, folder=self.folder())
         self.assertIn("end all workers and start all of them again", first.output)
         self.assertNotIn("was ended after another had failed", first.message)
         self.assertLess(second["seconds"], 60)

@@ -104,12 +104,13 @@ def saving(name, folder):
     return {"weights": model.get_weights(), "saved": saved, "files": os.listdir(folder)}
 
 
-def resume_first(name, folder):
+def resume_first(name, folder, cases=tuple(RESUMED)):
     """Runs to the end; and runs that an exception ends in their third epoch, which leave their backups."""
     library = importlib.import_module(name)
     results = {}
     with _strategy().scope():
-        for case, how in RESUMED.items():
+        for case in cases:
+            how = RESUMED[case]
             whole = _model(library, *how)
             history = _fit(whole, EPOCHS)
             results[case] = {"state": _state(whole), "losses": history.history["loss"][2:]}
@@ -121,12 +122,13 @@ def resume_first(name, folder):
     return results
 
 
-def resume_second(name, folder):
+def resume_second(name, folder, cases=tuple(RESUMED)):
     """New processes go on from the backups, though their models start from other values."""
     library = importlib.import_module(name)
     results = {}
     with _strategy().scope():
-        for case, how in RESUMED.items():
+        for case in cases:
+            how = RESUMED[case]
             model = _model(library, *how, seed=4)
             backup = os.path.join(folder, case)
             history = _fit(model, EPOCHS, [tf_epgc.BackupAndRestore(backup)])
