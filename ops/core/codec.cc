@@ -43,6 +43,10 @@ class Coder {
 
   const KernelTable& kernels() const { return kernels_; }
 
+  bool Streams(const ShardLayout& layout) const {
+    return kernels_.stream != nullptr && layout.shards * layout.shard_elements >= kStreamedValues;
+  }
+
   // Codes `size` values whose first has the index `index` in the random stream, and returns their shift.
   int Encode(const float* values, int64_t size, int64_t index, uint32_t* words) const {
     const int shift = scaled_ ? BlockShift(kernels_.largest_finite(values, size)) : 0;
@@ -129,7 +133,7 @@ void Pack(const CodecOptions& options, const ShardLayout& layout, const ConstTen
   const Coder coder(options);
   const int64_t start = LocateBlock(layout, options.bits, first_block).first;
   TensorCursor<ConstTensor> cursor(tensors, num_tensors, start);
-  const bool streams = layout.shards * layout.shard_elements >= kStreamedValues;
+  const bool streams = coder.Streams(layout);
   alignas(64) float scratch[kBlockSize];
   for (int64_t number = first_block; number < last_block; ++number) {
     const Block block = LocateBlock(layout, options.bits, number);
@@ -172,7 +176,7 @@ void Unpack(const CodecOptions& options, const ShardLayout& layout, const uint32
   const Coder coder(options);
   const int64_t start = LocateBlock(layout, options.bits, first_block).first;
   TensorCursor<MutableTensor> cursor(tensors, num_tensors, start);
-  const bool streams = layout.shards * layout.shard_elements >= kStreamedValues;
+  const bool streams = coder.Streams(layout);
   alignas(64) float scratch[kBlockSize];
   for (int64_t number = first_block; number < last_block && !cursor.AtEnd(); ++number) {
     const Block block = LocateBlock(layout, options.bits, number);

@@ -21,6 +21,9 @@ using EncodeKernel = void (*)(const float* values, int64_t groups, float factor,
 // Decodes `groups` groups, multiplies by `factor` and stores the values, or adds them to what `values` holds.
 using DecodeKernel = void (*)(const uint32_t* words, int64_t groups, float factor, float* values);
 
+// Copies so many 4-byte words around the caches. A fence has to follow before another thread reads them.
+using StreamKernel = void (*)(const void* in, int64_t words, void* out);
+
 // These fetch what is needed some blocks later, so that memory does not idle while a cached block is worked on.
 // The distances are measured. Beyond the end of a buffer they do nothing.
 inline void PrefetchValues(const float* group) {
@@ -56,8 +59,7 @@ struct KernelTable {
   uint32_t (*largest_finite)(const float* values, int64_t size);
   // values[i] *= factor; `size` is a multiple of 32.
   void (*multiply)(float* values, int64_t size, float factor);
-  // Copies so many 4-byte words around the caches. A fence has to follow before another thread reads them.
-  void (*stream)(const void* in, int64_t words, void* out);
+  StreamKernel stream;  // nullptr without stores of whole cache lines: those of half a line were seen to be slow
   // Copies `size` elements, with conversion; by DType. The buffers of the other type may have any alignment.
   void (*to_float[4])(const void* in, int64_t size, float* out);
   void (*from_float[4])(const float* in, int64_t size, void* out);
@@ -69,7 +71,7 @@ const KernelTable* Avx2Kernels();
 const KernelTable* Avx512Kernels();
 
 // Fills a table from the static members that each instruction set's class has: Encode<bits, rounding>, Decode<bits,
-// add>, LargestFinite, Multiply, Stream, ToFloat<dtype>, FromFloat<dtype>.
+// add>, LargestFinite, Multiply, kStream, ToFloat<dtype>, FromFloat<dtype>.
 template <typename Isa>
 constexpr KernelTable MakeKernelTable(const char* name) {
   constexpr auto kT = Rounding::kTruncate;
@@ -87,7 +89,7 @@ constexpr KernelTable MakeKernelTable(const char* name) {
            &Isa::template Decode<16, true>, &Isa::template Decode<32, true>},
           &Isa::LargestFinite,
           &Isa::Multiply,
-          &Isa::Stream,
+          Isa::kStream,
           {&Isa::template ToFloat<DType::kFloat32>, &Isa::template ToFloat<DType::kFloat16>,
            &Isa::template ToFloat<DType::kBFloat16>, &Isa::template ToFloat<DType::kFloat64>},
           {&Isa::template FromFloat<DType::kFloat32>, &Isa::template FromFloat<DType::kFloat16>,

@@ -273,17 +273,7 @@ struct Avx2 {
     }
   }
 
-  static void Stream(const void* in, int64_t words, void* out) {
-    const char* from = static_cast<const char*>(in);
-    char* to = static_cast<char*>(out);
-    int64_t left = words * 4;
-    const int64_t head = BytesBeforeLine(to, left);
-    std::memcpy(to, from, static_cast<size_t>(head));
-    for (from += head, to += head, left -= head; left >= 32; from += 32, to += 32, left -= 32) {
-      _mm256_stream_si256(reinterpret_cast<__m256i*>(to), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-    }
-    std::memcpy(to, from, static_cast<size_t>(left));
-  }
+  static constexpr StreamKernel kStream = nullptr;
 
   template <DType kDType>
   static void ToFloat(const void* in, int64_t size, float* out) {

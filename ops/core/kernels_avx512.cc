@@ -267,6 +267,8 @@ struct Avx512 {
     std::memcpy(to, from, static_cast<size_t>(left));
   }
 
+  static constexpr StreamKernel kStream = &Stream;
+
   template <DType kDType>
   static void ToFloat(const void* in, int64_t size, float* out) {
     ConvertToFloat<kDType>(in, size, out);

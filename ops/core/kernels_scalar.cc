@@ -104,7 +104,7 @@ struct Scalar {
     for (int64_t i = 0; i < size; ++i) values[i] *= factor;
   }
 
-  static void Stream(const void* in, int64_t words, void* out) { std::memcpy(out, in, static_cast<size_t>(words) * 4); }
+  static constexpr StreamKernel kStream = nullptr;
 
   template <DType kDType>
   static void ToFloat(const void* in, int64_t size, float* out) {
