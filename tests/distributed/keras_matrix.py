@@ -647,6 +647,6 @@ def custom_train_step(k):
     return k.fit(k.model(build, metrics=lambda: None), *regression())
 
 
-for _module in ("keras_cases", "keras_reports", "keras_loops"):  # which register more of them
+for _module in ("keras_cases", "keras_reports", "keras_loops", "keras_mixtures"):  # which register more of them
     importlib.import_module(f"tests.distributed.{_module}")
 SECTIONS = tuple(dict.fromkeys(each.section for each in CASES.values()))

@@ -21,6 +21,7 @@ EXACT_ONLY = (
     "reports",
     "structures",
     "loops",
+    "mixtures",
 )
 
 

@@ -151,12 +151,14 @@ class ProcessTest(tf.test.TestCase):
         return run_workers(WORKERS + target, 1, tf_config=False, env={"TF_CONFIG": config}, timeout=60, **options)[0]
 
     def test_one_of_two_is_started(self):
+        """R78: the missing worker is named, and the wait ends."""
         ports = free_ports(2)
         failure = self.run_alone("one_strategy", [f"localhost:{p}" for p in ports], expect_failure=True)
         self.assertEqual(failure.kind, "WorkersMissingError")
         self.assertIn(f"Worker 1 at localhost:{ports[1]} (connection refused)", failure.message)
 
     def test_port_zero(self):
+        """R78: refused at once."""
         failure = self.run_alone("one_strategy", ["localhost:0000", "localhost:12345"], expect_failure=True)
         self.assertEqual(failure.kind, "ValueError")
         self.assertIn("gives Worker 0 the address 'localhost:0000'", failure.message)
