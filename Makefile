@@ -49,12 +49,11 @@ $(VENV)/.dev: $(VENV)/.created pyproject.toml tools/setup_env.py
 demo: setup
 	$(RUN) examples/digits_demo.py
 
-# The codec's tests on one core, all others, which start processes, on the other.
 test: setup
-	$(RUN) -m pytest -q -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(RUN) -m pytest -q $(PYTEST_ARGS)
 
 test-fast: setup
-	$(RUN) -m pytest -q -n 2 --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
 
 matrix: setup
 	$(RUN) -m tests.distributed.keras_matrix_table docs/keras_matrix.md
