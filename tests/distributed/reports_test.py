@@ -1,5 +1,7 @@
 """Users' reports (each test names its own): what should happen, on two workers, within a minute each."""
 
+import os
+
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
@@ -43,6 +45,17 @@ class ReportsTest(parameterized.TestCase, tf.test.TestCase):
         """R08: refused with a sentence on every worker."""
         for said in run_workers(WORKERS + "compiled_by_xla", kwargs={"library": library}, timeout=60):
             self.assertIn("jit_compile=True would have XLA compile an all-reduce between CPUs", said)
+
+    @parameterized.parameters("keras", "tf_keras")
+    def test_tensorboard(self, library):
+        """One folder for all: the chief alone writes, and nobody waits for the other."""
+        pytest.importorskip("tensorboard")
+        folder = os.path.join(self.get_temp_dir(), library)
+        arguments = {"library": library, "folder": folder}
+        first, second = run_workers(WORKERS + "logged_for_tensorboard", kwargs=arguments, timeout=60)
+        self.assertEqual(first, second)
+        for part in ("train", "validation"):
+            self.assertLen(os.listdir(os.path.join(folder, part)), 1)
 
     @parameterized.parameters("keras", "tf_keras")
     def test_reduce_rate_on_plateau(self, library):

@@ -88,6 +88,21 @@ def compiled_by_xla(library):
     return "trained"
 
 
+def logged_for_tensorboard(library, folder):
+    """Losses by epoch, with TensorBoard's callback and one folder for all workers."""
+    keras = importlib.import_module(library)
+    strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+    x, y = np.ones([32, 4], np.float32), np.ones([32, 1], np.float32)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        )
+        model.compile("sgd", "mse")
+    callback = tf_epgc.TensorBoard(folder, histogram_freq=1, update_freq="batch")
+    arguments = dict(batch_size=16, epochs=2, validation_data=(x, y), verbose=0)
+    return model.fit(x, y, callbacks=[callback], **arguments).history["loss"]
+
+
 def _rate(optimizer):
     return float(np.asarray(tf.convert_to_tensor(optimizer.learning_rate)))
 
