@@ -40,7 +40,7 @@ def train(options):
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy("float16")
     with strategy.scope():
-        model = build_model()
+        model = digits.build_model(keras)
         optimizer = tf_epgc.MPUOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
         optimizer.build(model.trainable_variables)
     criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
@@ -73,22 +73,6 @@ def train(options):
         "skipped_steps": int(optimizer.skipped_steps),
         "weights": local_workers.fingerprint(model),
     }
-
-
-def build_model():
-    """A network of float16 variables for images of 8 x 8 pixels."""
-    from keras import Sequential, layers
-
-    return Sequential(
-        [
-            layers.Input((8, 8, 1)),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
 
 
 def main(arguments=None):

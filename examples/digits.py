@@ -1,4 +1,4 @@
-"""The scanned digits that come with scikit-learn: data for the short examples, without a download."""
+"""The scanned digits that come with scikit-learn, and a network for them: the short examples need no download."""
 
 import numpy as np
 
@@ -27,3 +27,18 @@ def batches(images, labels, batch, seed):
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.batch(batch, drop_remainder=True).with_options(options)
+
+
+def build_model(library):
+    """A small convolutional network with logits of ten classes, of `keras` or `tf_keras`, in that library's dtypes."""
+    layers = library.layers
+    return library.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(10),
+        ]
+    )

@@ -30,7 +30,7 @@ def train(options):
     strategy = exchange_options.strategy(options)
     tf_keras.utils.set_random_seed(options.seed)
     with exchange_options.scope(strategy):
-        model = build_model()
+        model = digits.build_model(tf_keras)
         model.compile(
             exchange_options.optimizer(tf_keras.optimizers.SGD(0.05, momentum=0.9), options),
             tf_keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -54,22 +54,6 @@ def train(options):
         "accuracy": round(accuracy, 4),
         "weights": local_workers.fingerprint(model),
     }
-
-
-def build_model():
-    """A small convolutional network for images of 8 x 8 pixels."""
-    from tf_keras import Sequential, layers
-
-    return Sequential(
-        [
-            layers.Input((8, 8, 1)),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
 
 
 def main(arguments=None):

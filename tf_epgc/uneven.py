@@ -77,7 +77,8 @@ def _weighted_all_reduces(context, weight: tf.Tensor):
     def weighted(reduce_op, value, options=None):
         if not is_tape_watching():  # the optimizer's, or a gradient's own
             return all_reduce(reduce_op, value, options)
-        free = tf.nest.map_structure(lambda v: _with_gradient_times(v, tf.math.divide_no_nan(1.0, weight)), value)
+        inverse = tf.math.divide_no_nan(1.0, weight)
+        free = tf.nest.map_structure(lambda v: _with_gradient_times(v, inverse), value)
         return tf.nest.map_structure(lambda v: _with_gradient_times(v, weight), all_reduce(reduce_op, free, options))
 
     context.all_reduce = weighted

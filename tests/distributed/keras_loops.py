@@ -5,6 +5,7 @@ See keras_matrix.py; each case names the report it stands for.
 
 import numpy as np
 
+from tests.distributed.keras_cases import compiled
 from tests.distributed.keras_matrix import (
     BATCH,
     EPOCHS,
@@ -13,9 +14,7 @@ from tests.distributed.keras_matrix import (
     SAMPLES,
     case,
     dataset,
-    dense,
     regression,
-    seed_weights,
     two_outputs,
     with_layer,
 )
@@ -138,11 +137,7 @@ def dropout(k):
 @case("structures")
 def jit_auto(k):
     """R08: what is not asked for is not compiled, and works."""
-    with k.scope():
-        model = dense(k)
-        seed_weights(model)
-        model.compile(k.sgd(), "mse", jit_compile="auto" if k.is_keras3 else False)
-    return k.fit(model, *regression())
+    return compiled(k, regression(), jit_compile="auto" if k.is_keras3 else False)
 
 
 # Loops.

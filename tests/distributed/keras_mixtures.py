@@ -1,15 +1,13 @@
 """Cases in which several things come together, and those of files, dtypes and exports. See keras_matrix.py."""
 
-import os
 import tempfile
 
 import numpy as np
 
-from tests.distributed.keras_cases import in_policy, policy
+from tests.distributed.keras_cases import compiled, in_policy, policy
 from tests.distributed.keras_matrix import (
     BATCH,
     EPOCHS,
-    FEATURES,
     LOW_PRECISION,
     ORDER_OF_SUMS,
     OWN_ROWS,
@@ -21,49 +19,17 @@ from tests.distributed.keras_matrix import (
     tokens,
     with_layer,
 )
-
-
-def _files(folder, parts):
-    """The rows as so many files of records."""
-    import tensorflow as tf
-
-    x, y = regression()
-    rows = np.concatenate([x, y], 1)
-    for number, part in enumerate(np.array_split(rows, parts)):
-        with tf.io.TFRecordWriter(os.path.join(folder, f"rows{number}.tfrecord")) as writer:
-            for row in part:
-                writer.write(row.tobytes())
-    return x, y
+from tests.distributed.keras_reports import trained_on_records
 
 
 @case("mixtures", tolerance=None, why="each worker has files of its own, so that batches have other rows")
 def several_files(k):
     import tensorflow as tf
 
-    def parse(record):
-        row = tf.reshape(tf.io.decode_raw(record, tf.float32), [FEATURES + 1])
-        return row[:FEATURES], row[FEATURES:]
+    def read(paths):
+        return tf.data.Dataset.list_files(paths, shuffle=False).interleave(tf.data.TFRecordDataset)
 
-    with tempfile.TemporaryDirectory() as folder:
-        x, y = _files(folder, 4)
-        names = tf.data.Dataset.list_files(os.path.join(folder, "*.tfrecord"), shuffle=False)
-        rows = names.interleave(tf.data.TFRecordDataset).map(parse).batch(BATCH)
-        return k.fit_dataset(k.model(dense), rows, x, y)
-
-
-@case("mixtures")
-def add_loss(k):
-    def build(k):
-        return k.keras.Sequential(
-            [
-                k.layers.Input((FEATURES,)),
-                k.layers.Dense(16, kernel_regularizer="l2"),
-                k.layers.ActivityRegularization(l2=0.01),
-                k.layers.Dense(1),
-            ]
-        )
-
-    return k.fit(k.model(build), *regression())
+    return trained_on_records(k, 4, read)
 
 
 @case("mixtures", tolerance=2e-2, why=LOW_PRECISION)
@@ -73,11 +39,8 @@ def bfloat16_weights(k):
 
 @case("mixtures", tolerance=2e-3, why=LOW_PRECISION)
 def mixed_float16_eager(k):
-    with policy(k, "mixed_float16"), k.scope():
-        model = dense(k)
-        seed_weights(model)
-        model.compile(k.sgd(), "mse", run_eagerly=True)
-    result = k.fit(model, *regression())
+    with policy(k, "mixed_float16"):
+        result = compiled(k, regression(), run_eagerly=True)
     return {part: value for part, value in result.items() if part != "predict"}
 
 
@@ -90,11 +53,7 @@ def mixed_float16_accumulated(k):
 
 @case("mixtures", tolerance=None, why=OWN_ROWS)
 def normalized_eager(k):
-    with k.scope():
-        model = with_layer(lambda k: k.layers.BatchNormalization())(k)
-        seed_weights(model)
-        model.compile(k.sgd(), "mse", run_eagerly=True)
-    return k.fit(model, *regression())
+    return compiled(k, regression(), with_layer(lambda k: k.layers.BatchNormalization()), run_eagerly=True)
 
 
 @case("mixtures")
