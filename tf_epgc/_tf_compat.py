@@ -87,9 +87,22 @@ def runtime_has_started() -> bool:
     return ctx._context_handle is not None and ctx._collective_leader is None
 
 
-def cluster_is_joined() -> bool:
-    """Whether another strategy of this process has already joined the cluster."""
-    return context.context()._collective_leader is not None
+def joined_cluster() -> tuple[dict, str, int] | None:
+    """The cluster that another strategy of this process has joined, with this process's job and number; or None."""
+    server = context.context()._collective_ops_server_def
+    if server is None:
+        return None
+    return tf.train.ClusterSpec(server.cluster).as_dict(), server.job_name, server.task_index
+
+
+def keep_cluster(extended) -> None:
+    """Lets another strategy of this process use the cluster that is joined.
+
+    TensorFlow would join once more, which replaces the runtime's collectives: what another worker has asked this one
+    for meanwhile is lost, and that worker waits.
+    """
+    extended._std_server_started = True
+    extended._enable_check_health = False  # as when joining: the runtime's heartbeats find dead workers
 
 
 def global_seed() -> int | None:

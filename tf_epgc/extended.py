@@ -12,12 +12,13 @@ from tf_epgc._tf_compat import (
     Collectives,
     CommunicationOptions,
     Mirrored,
-    cluster_is_joined,
     cluster_tasks,
     distribute_values,
     in_nested_graph_of_replica,
     in_xla,
     is_gpu,
+    joined_cluster,
+    keep_cluster,
     make_launcher,
     runtime_has_started,
     use_static_keys_in_loops,
@@ -109,10 +110,22 @@ class EPGCExtended(CollectiveAllReduceExtended):
                 "logical devices is made."
             )
         tasks = cluster_tasks(cluster_resolver)
-        if tasks is not None and len(tasks[0]) > 1 and not cluster_is_joined():
+        joined = joined_cluster()
+        if joined is not None:
+            self._keep_cluster(joined, cluster_resolver)
+        elif tasks is not None and len(tasks[0]) > 1:
             addresses, own = tasks
             wait_for_workers(addresses, own, self._start_timeout)
             report(f"{addresses[own][0]} of {len(addresses)} workers at {addresses[own][1]}")
+
+    def _keep_cluster(self, joined, cluster_resolver):
+        asked = (cluster_resolver.cluster_spec().as_dict(), cluster_resolver.task_type, cluster_resolver.task_id)
+        if asked != joined:
+            raise RuntimeError(
+                f"This process is task {joined[1]!r} {joined[2]} of the cluster {joined[0]} since an earlier strategy "
+                f"and cannot also be {asked[1]!r} {asked[2]} of {asked[0]}: use one cluster in a process."
+            )
+        keep_cluster(self)
 
     def _use_own_cross_device_ops(self):
         if self._num_workers > 1:

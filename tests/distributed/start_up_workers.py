@@ -28,8 +28,23 @@ def late():
     ops.library()
     time.sleep(4 * worker_index())
     strategy = tf_epgc.EPGCMirroredStrategy(bits=8)
+    time.sleep(2 * (1 - worker_index()))  # a second one on worker 0 must not lose what worker 1 has asked it for
     again = tf_epgc.EPGCMirroredStrategy(bits=11)
-    return {"replicas": strategy.num_replicas_in_sync, "again": again.num_replicas_in_sync}
+    return {
+        "replicas": strategy.num_replicas_in_sync,
+        "again": again.num_replicas_in_sync,
+        "elsewhere": error_in_another_cluster(),
+    }
+
+
+def error_in_another_cluster():
+    config = json.loads(os.environ["TF_CONFIG"])
+    config["cluster"]["worker"].append("localhost:12345")
+    os.environ["TF_CONFIG"] = json.dumps(config)
+    try:
+        tf_epgc.EPGCMirroredStrategy(bits=11)
+    except RuntimeError as e:
+        return str(e)
 
 
 def config_changes():

@@ -172,7 +172,8 @@ class ProcessTest(tf.test.TestCase):
 
     def test_two_start_late(self):
         for result in run_workers(WORKERS + "late", timeout=60):
-            self.assertEqual(result["replicas"], 2)
+            self.assertEqual((result["replicas"], result["again"]), (2, 2))
+            self.assertRegex(result["elsewhere"], "of the cluster .* since an earlier strategy.*use one cluster")
 
     def test_cluster_set_too_late(self):
         """R86: a TF_CONFIG that comes after the strategy is noticed."""
