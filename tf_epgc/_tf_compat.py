@@ -305,8 +305,13 @@ class Collectives:
 
     def all_gather(self, row: tf.Tensor, lane: int = 0) -> tf.Tensor:
         """Returns everybody's `row`, which has the same shape everywhere, stacked in replica order."""
+        with tf.device(self._launcher._device):
+            return self.gather_rows(row[tf.newaxis], lane)
+
+    def gather_rows(self, row: tf.Tensor, lane: int = 0) -> tf.Tensor:
+        """As `all_gather` for `[1, ...]`: adding the first axis would take int32 to the host of a GPU and back."""
         arguments = self._arguments(lane)
         with tf.device(self._launcher._device):
-            gathered = collective_ops.all_gather_v2(row[tf.newaxis], **arguments)
-        gathered.set_shape([self.group_size, *row.shape])
+            gathered = collective_ops.all_gather_v2(row, **arguments)
+        gathered.set_shape([self.group_size, *row.shape[1:]])
         return gathered

@@ -126,7 +126,7 @@ def _exchange_dense(values: Sequence[tf.Tensor], config: ExchangeConfig, replica
         if all(results[i] is not None for i in positions):
             continue
         rows = replica.collectives.all_to_all(codec.pack(tensors, replica.index), lane=codec.index)
-        codes = replica.collectives.all_gather(codec.reduce(rows, replica.index), lane=codec.index)
+        codes = replica.collectives.gather_rows(codec.reduce(rows, replica.index), lane=codec.index)
         for i, result in zip(positions, codec.unpack(codes, tensors), strict=True):
             results[i] = result
     for i in plan.exact:

@@ -83,7 +83,7 @@ def reduce(rows: tf.Tensor, config: CodecConfig, scale: float = 1.0, step=0, str
     """Decodes `[replicas, words]` rows of one shard, adds them in float32 in order, scales and encodes the sum.
 
     Returns:
-        int32 words of shape `[words]`.
+        int32 words of shape `[1, words]`: a row of what all replicas gather.
     """
     return library().epgc_reduce(
         rows=rows,

@@ -31,7 +31,7 @@ def _simulate_dense(by_replica: Sequence[Sequence[tf.Tensor]], config: ExchangeC
     plan = plan_exchange(by_replica[0], config)
     for positions, codec in pack_codecs(plan, config, count, step, scale):
         sent = tf.stack([codec.pack([values[i] for i in positions], r) for r, values in enumerate(by_replica)])
-        codes = tf.stack([codec.reduce(sent[:, shard], shard) for shard in range(count)])
+        codes = tf.concat([codec.reduce(sent[:, shard], shard) for shard in range(count)], axis=0)
         for i, result in zip(positions, codec.unpack(codes, [by_replica[0][i] for i in positions]), strict=True):
             results[i] = result
     for i in plan.exact:

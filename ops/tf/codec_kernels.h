@@ -104,7 +104,7 @@ class ReduceOp : public CodecOp<Passes> {
     ShardLayout layout;
     OP_REQUIRES_OK(ctx, LayoutOfWords(rows.dim_size(1), 1, options, &layout));
     Tensor* codes = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({layout.shard_words}), &codes));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({1, layout.shard_words}), &codes));
     Passes::Reduce(ctx, options, layout, Words(rows), rows.dim_size(0), scale_, MutableWords(codes));
   }
 

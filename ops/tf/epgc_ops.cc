@@ -52,7 +52,7 @@ absl::Status ReduceShape(InferenceContext* c) {
     ShardLayout layout;
     TF_RETURN_IF_ERROR(LayoutOfWords(c->Value(words), 1, options, &layout));
   }
-  c->set_output(0, c->Vector(words));
+  c->set_output(0, c->Matrix(1, words));
   return absl::OkStatus();
 }
 
@@ -122,7 +122,7 @@ Decodes the same shard of every replica, adds them in float32 in row order, scal
 
 rows: Shape [replicas, words of a shard], as an all-to-all of EpgcPack's output gives them.
 step: As for EpgcPack.
-codes: Shape [words of a shard].
+codes: Shape [1, words of a shard]: a row of what all replicas gather.
 scale: What the sum is multiplied by: 1 for a sum, 1 / replicas for a mean.
 )doc");
 
