@@ -119,6 +119,29 @@ class TestLimits:
         assert performance.break_even_rate(one_gradient(), machine, 1, 1.0, exchange) == 0.0
 
 
+class TestOpCost:
+    def test_grows_to_full_messages(self):
+        machine = Machine(
+            1e8, op_seconds=1e-2, op_least_seconds=2e-3, ring_seconds=8e-3, ring_least_seconds=4e-3, full_bytes=1000
+        )
+        assert [machine.op_cost(size) for size in (0, 500, 1000, 4000)] == pytest.approx([2e-3, 6e-3, 1e-2, 1e-2])
+        assert [machine.ring_cost(size) for size in (0, 500, 1000, 4000)] == pytest.approx([4e-3, 6e-3, 8e-3, 8e-3])
+
+    def test_the_same_for_every_size_unless_measured(self):
+        machine = Machine(1e8, op_seconds=1e-2, ring_seconds=5e-3)
+        assert [machine.op_cost(0), machine.op_cost(1e9)] == [1e-2, 1e-2]
+        assert [machine.ring_cost(0), machine.ring_cost(1e9)] == [5e-3, 5e-3]
+
+    @pytest.mark.parametrize("bits", [8, 32])
+    def test_a_small_pack_pays_less(self, bits):
+        machine = Machine(1e8, op_seconds=1e-2, op_least_seconds=0.0, ring_least_seconds=0.0, full_bytes=1e6)
+        small, large = (
+            predict(one_gradient(n), machine, 2, 0.01, Exchange(bits)).exposed_seconds - n * bits / 8 / 1e8
+            for n in (1 << 12, 1 << 24)
+        )
+        assert small < 1e-3 < 9e-3 < large
+
+
 class TestShares:
     @pytest.mark.parametrize("bits", [8, 11, 32])
     @pytest.mark.parametrize("bandwidth", [1e7, 1e9])
@@ -286,12 +309,12 @@ class TestMachine:
 
     def test_other_version(self, tmp_path):
         machine_of().save(tmp_path / "m.json")
-        text = (tmp_path / "m.json").read_text().replace('"version": 1', '"version": 7')
+        text = (tmp_path / "m.json").read_text().replace('"version": 2', '"version": 7')
         (tmp_path / "m.json").write_text(text)
-        with pytest.raises(ValueError, match="version 7, this is version 1"):
+        with pytest.raises(ValueError, match="version 7, this is version 2"):
             performance.load_machine(tmp_path / "m.json")
 
-    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "tf_epgc machine", "version": 1}'])
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "tf_epgc machine", "version": 2}'])
     def test_files_that_are_none(self, tmp_path, text):
         (tmp_path / "m.json").write_text(text)
         with pytest.raises(ValueError, match="calibrate"):

@@ -94,7 +94,7 @@ def fit_line(small: tuple[float, float], large: tuple[float, float]) -> tuple[fl
 
 
 def _line(bench: _Bench, make, words: int, steps: int) -> tuple[float, float]:
-    """`fit_line` of a collective that sends so many words in each of `steps` messages."""
+    """`fit_line` of a collective that sends so many words, and a quarter of them, in each of `steps` messages."""
     points = [(4 * w * steps, bench.seconds(make(w), _LARGE_REPEATS)) for w in (words // 4, words)]
     return fit_line(*points)
 
@@ -147,8 +147,20 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
     peers = workers - 1
     phases = [_line(bench, make, words, peers) for make in (bench.all_to_all, bench.all_gather)]
     seconds_per_byte = statistics.mean(slope for slope, _ in phases)
-    op_seconds = max(op_seconds, statistics.mean(start for _, start in phases) - peers * latency)
+    full_op_seconds = max(op_seconds, statistics.mean(start for _, start in phases) - peers * latency)
     ring_slope, ring_start = _line(bench, bench.all_reduce, words, 2 * peers)
-    ring_seconds = max(max(ring_start, tiny[2]) - 2 * peers * latency, 0.0)
+    ring_seconds = max(tiny[2] - 2 * peers * latency, 0.0)
+    full_ring_seconds = max(ring_seconds, ring_start - 2 * peers * latency)
     codecs = {b: _float32_rates(bench, elements) if b == 32 else _codec_rates(bench, b, elements) for b in bits}
-    return Machine(1 / seconds_per_byte, latency, op_seconds, ring_seconds, 1 / ring_slope, codecs, workers)
+    return Machine(
+        bandwidth=1 / seconds_per_byte,
+        latency=latency,
+        op_seconds=full_op_seconds,
+        ring_seconds=full_ring_seconds,
+        op_least_seconds=op_seconds,
+        ring_least_seconds=ring_seconds,
+        full_bytes=words // 4 * 4,
+        ring_bandwidth=1 / ring_slope,
+        codecs=codecs,
+        workers=workers,
+    )

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 
 #: Raised with every change of the calibration file.
-FILE_VERSION = 1
+FILE_VERSION = 2
 _FILE_KIND = "tf_epgc machine"
 _MAKE_ONE = "make one with `tf-epgc bench --calibrate FILE`"
 
@@ -45,8 +45,12 @@ class Machine:
     Attributes:
         bandwidth: Bytes a second that a host sends, while it receives as many; 1/β.
         latency: Seconds that each message of a collective adds; α.
-        op_seconds: Seconds that an all-to-all or all-gather takes whatever its size and number of messages.
+        op_seconds: Seconds that an all-to-all or all-gather takes besides, with messages of `full_bytes` or more.
         ring_seconds: The same for a ring; as `op_seconds` when None.
+        op_least_seconds: The same with empty messages, between which and `full_bytes` it grows evenly; as `op_seconds`
+            when None.
+        ring_least_seconds: The same for a ring; as `ring_seconds` when None.
+        full_bytes: Size of a message from which on the start of a transfer costs no more than that.
         ring_bandwidth: Bytes a second that a host sends in a ring, adding included; as `bandwidth` when None.
         codecs: `CodecRates` by bits; bits that are missing cost nothing.
         workers: Hosts that took part in the measurement, None if it was none.
@@ -56,6 +60,9 @@ class Machine:
     latency: float = 0.0
     op_seconds: float = 0.0
     ring_seconds: float | None = None
+    op_least_seconds: float | None = None
+    ring_least_seconds: float | None = None
+    full_bytes: float = 0.0
     ring_bandwidth: float | None = None
     codecs: Mapping[int, CodecRates] = dataclasses.field(default_factory=dict)
     workers: int | None = None
@@ -64,12 +71,30 @@ class Machine:
         _check_positive("bandwidth", self.bandwidth)
         _check_positive("latency", self.latency, zero=True)
         _check_positive("op_seconds", self.op_seconds, zero=True)
-        if self.ring_seconds is None:
-            object.__setattr__(self, "ring_seconds", self.op_seconds)
-        _check_positive("ring_seconds", self.ring_seconds, zero=True)
-        if self.ring_bandwidth is None:
-            object.__setattr__(self, "ring_bandwidth", self.bandwidth)
+        _check_positive("full_bytes", self.full_bytes, zero=True)
+        self._use_for_none("ring_seconds", self.op_seconds)
+        self._use_for_none("op_least_seconds", self.op_seconds)
+        self._use_for_none("ring_least_seconds", self.ring_seconds)
+        for name in ("ring_seconds", "op_least_seconds", "ring_least_seconds"):
+            _check_positive(name, getattr(self, name), zero=True)
+        self._use_for_none("ring_bandwidth", self.bandwidth)
         _check_positive("ring_bandwidth", self.ring_bandwidth)
+
+    def _use_for_none(self, name: str, value: float) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    def op_cost(self, message: float) -> float:
+        """Seconds that an all-to-all or all-gather with messages of so many bytes takes besides latency and bytes."""
+        return self._cost(self.op_least_seconds, self.op_seconds, message)
+
+    def ring_cost(self, message: float) -> float:
+        """The same for a ring."""
+        return self._cost(self.ring_least_seconds, self.ring_seconds, message)
+
+    def _cost(self, least: float, full: float, message: float) -> float:
+        part = min(message / self.full_bytes, 1.0) if self.full_bytes else 1.0
+        return least + (full - least) * part
 
     def rates(self, bits: int) -> CodecRates:
         return self.codecs.get(bits, CodecRates())

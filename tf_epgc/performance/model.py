@@ -214,7 +214,7 @@ def _all_to_all_stages(machine, workers, elements, bits, scaling):
     shard = shard_bytes(elements, workers, bits, scaling)
     sent = (workers - 1) * shard
     rates = machine.rates(bits)
-    delay = machine.op_seconds + (workers - 1) * machine.latency
+    delay = machine.op_cost(shard) + (workers - 1) * machine.latency
     stages = (
         _Stage("packed", _CODEC, elements / rates.pack),
         _Stage("sent", _LINK, sent / machine.bandwidth, delay),
@@ -228,10 +228,11 @@ def _all_to_all_stages(machine, workers, elements, bits, scaling):
 def _ring_stages(machine, workers, elements, bits, scaling):
     del scaling
     steps = 2 * (workers - 1)
-    sent = steps * -(-elements // workers) * bits // 8
+    message = -(-elements // workers) * bits // 8
+    sent = steps * message
     rates = machine.rates(bits)
     # The next pack waits for this one, so that nothing fills the gaps between the steps: all of it occupies the link.
-    busy = machine.ring_seconds + steps * machine.latency + sent / machine.ring_bandwidth
+    busy = machine.ring_cost(message) + steps * machine.latency + sent / machine.ring_bandwidth
     stages = (
         _Stage("packed", _CODEC, elements / rates.pack),
         _Stage("gathered", _LINK, busy),
