@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ops/core/codec.h"
+#include "ops/python/codec_options.h"
 
 namespace py = pybind11;
 
@@ -25,14 +26,12 @@ namespace {
 using epgc::CodecOptions;
 using epgc::ConstTensor;
 using epgc::DType;
+using epgc::MakeOptions;
 using epgc::MutableTensor;
-using epgc::Rounding;
-using epgc::Scaling;
+using epgc::Quoted;
 using epgc::ShardLayout;
 using BlockRange = std::optional<std::pair<int64_t, int64_t>>;
 using Words = py::array_t<uint32_t>;
-
-std::string Quoted(const std::string& text) { return "'" + text + "'"; }
 
 std::string RunnableNames() {
   std::string names;
@@ -59,31 +58,6 @@ DType ParseDType(const std::string& name) {
   if (name == "float64") return DType::kFloat64;
   throw py::type_error("The dtype is " + Quoted(name) +
                        ", but only float32, float16, bfloat16 and float64 can be coded; convert the array first.");
-}
-
-Rounding ParseRounding(const std::string& name) {
-  if (name == "truncate") return Rounding::kTruncate;
-  if (name == "nearest") return Rounding::kNearest;
-  if (name == "stochastic") return Rounding::kStochastic;
-  throw py::value_error("rounding is " + Quoted(name) + "; choose 'truncate', 'nearest' or 'stochastic'.");
-}
-
-Scaling ParseScaling(const std::string& name) {
-  if (name == "none") return Scaling::kNone;
-  if (name == "block") return Scaling::kBlock;
-  throw py::value_error("scaling is " + Quoted(name) + "; choose 'none' or 'block'.");
-}
-
-CodecOptions MakeOptions(int bits, const std::string& rounding, const std::string& scaling, uint64_t seed = 0,
-                         uint64_t step = 0, uint64_t stream = 0) {
-  if (!epgc::IsSupportedBits(bits)) {
-    throw py::value_error("bits is " + std::to_string(bits) + "; choose 8, 9, 11, 16 or 32.");
-  }
-  CodecOptions options{bits, ParseRounding(rounding), ParseScaling(scaling), seed, step, stream};
-  if (bits == 32 && options.scaling != Scaling::kNone) {
-    throw py::value_error("scaling is 'block' with bits 32, which are exact and cannot be scaled; choose 'none'.");
-  }
-  return options;
 }
 
 void CheckAtLeast(const char* name, int64_t value, int64_t least) {

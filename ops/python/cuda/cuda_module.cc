@@ -15,6 +15,7 @@
 
 #include "ops/core/codec.h"
 #include "ops/cuda/codec_cuda.h"
+#include "ops/python/codec_options.h"
 
 namespace py = pybind11;
 
@@ -23,9 +24,8 @@ namespace {
 using epgc::CodecOptions;
 using epgc::ConstTensor;
 using epgc::DType;
+using epgc::MakeOptions;
 using epgc::MutableTensor;
-using epgc::Rounding;
-using epgc::Scaling;
 using epgc::ShardLayout;
 
 void Check(const char* error) {
@@ -115,16 +115,6 @@ uint32_t* Words(const py::object& object, int64_t size) {
   return static_cast<uint32_t*>(array.data);
 }
 
-CodecOptions Options(int bits, const std::string& rounding, const std::string& scaling, uint64_t seed, uint64_t step,
-                     uint64_t stream) {
-  if (!epgc::IsSupportedBits(bits)) throw py::value_error("bits must be 8, 9, 11, 16 or 32.");
-  if (bits == 32 && scaling != "none") throw py::value_error("32 bits are not scaled.");
-  const Rounding mode = rounding == "truncate"  ? Rounding::kTruncate
-                        : rounding == "nearest" ? Rounding::kNearest
-                                                : Rounding::kStochastic;
-  return {bits, mode, scaling == "block" ? Scaling::kBlock : Scaling::kNone, seed, step, stream};
-}
-
 // --- Passes; `queue` is a cudaStream_t ---
 
 // A launch that can be repeated without another look at its arguments. Whoever has it keeps the arrays alive.
@@ -141,7 +131,7 @@ class Call {
 Call Pack(const std::vector<py::object>& tensors, const py::object& out, int64_t shards, int bits,
           const std::string& rounding, const std::string& scaling, uint64_t seed, uint64_t step, uint64_t stream,
           uintptr_t queue) {
-  const CodecOptions options = Options(bits, rounding, scaling, seed, step, stream);
+  const CodecOptions options = MakeOptions(bits, rounding, scaling, seed, step, stream);
   int64_t elements = 0;
   const auto list = Tensors<ConstTensor>(tensors, &elements);
   const ShardLayout layout = epgc::MakeShardLayout(elements, shards, options);
@@ -155,7 +145,7 @@ Call Pack(const std::vector<py::object>& tensors, const py::object& out, int64_t
 Call Reduce(const py::object& rows, const py::object& out, int64_t num_rows, int64_t shard_elements, int bits,
             const std::string& rounding, const std::string& scaling, float scale, uint64_t seed, uint64_t step,
             uint64_t stream, uintptr_t queue) {
-  const CodecOptions options = Options(bits, rounding, scaling, seed, step, stream);
+  const CodecOptions options = MakeOptions(bits, rounding, scaling, seed, step, stream);
   const ShardLayout layout = epgc::MakeShardLayoutOfSize(shard_elements, 1, options);
   const uint32_t* words = Words(rows, num_rows * layout.shard_words);
   uint32_t* reduced = Words(out, layout.shard_words);
@@ -164,7 +154,7 @@ Call Reduce(const py::object& rows, const py::object& out, int64_t num_rows, int
 
 Call Unpack(const py::object& packed, const std::vector<py::object>& tensors, int64_t shards, int bits,
             const std::string& scaling, uintptr_t queue) {
-  const CodecOptions options = Options(bits, "nearest", scaling, 0, 0, 0);
+  const CodecOptions options = MakeOptions(bits, "nearest", scaling);
   int64_t elements = 0;
   const auto list = Tensors<MutableTensor>(tensors, &elements);
   const ShardLayout layout = epgc::MakeShardLayout(elements, shards, options);
@@ -177,7 +167,7 @@ Call Unpack(const py::object& packed, const std::vector<py::object>& tensors, in
 
 Call Quantize(const py::object& in, const py::object& out, int bits, const std::string& rounding,
               const std::string& scaling, uint64_t seed, uint64_t step, uint64_t stream, uintptr_t queue) {
-  const CodecOptions options = Options(bits, rounding, scaling, seed, step, stream);
+  const CodecOptions options = MakeOptions(bits, rounding, scaling, seed, step, stream);
   int64_t size = 0, out_size = 0;
   const auto source = Tensors<ConstTensor>({in}, &size);
   const auto target = Tensors<MutableTensor>({out}, &out_size);

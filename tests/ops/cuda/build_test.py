@@ -45,6 +45,8 @@ def test_errors(cuda_build):
     options = {"shards": 1, "bits": 8, "rounding": "nearest", "scaling": "none"}
     with pytest.raises(TypeError, match="<i8"):
         module.pack([Fake("<i8", 32)], Fake("<u4", 8), **options)
+    with pytest.raises(ValueError, match="rounding is 'up'; choose 'truncate', 'nearest' or 'stochastic'"):
+        module.pack([Fake("<f4", 32)], Fake("<u4", 8), **{**options, "rounding": "up"})
     with pytest.raises(ValueError, match="There are 9 words, but these arguments make 8"):
         module.pack([Fake("<f4", 32)], Fake("<u4", 9), **options)
     module.pack([], Fake("<u4", 0), **options)
