@@ -10,9 +10,9 @@ from tf_epgc.formats import as_index
 #: Smaller tensors travel as float32: what coding them could save is less than what it costs.
 DEFAULT_MIN_ELEMENTS = 1024
 
-#: Bytes of float32 gradients after which a pack is closed. One collective costs a worker 1-2 ms whatever its size, so
-#: packs are as large as still lets the exchange of the last layers overlap backpropagation of the first.
-DEFAULT_BYTES_PER_PACK = 32 * 1024 * 1024
+#: Bytes of float32 gradients after which a pack is closed. One collective costs a worker 1-2 ms whatever its size;
+#: smaller packs let coding of one overlap sending of another, and both backpropagation (docs/performance.md).
+DEFAULT_BYTES_PER_PACK = 16 * 1024 * 1024
 
 
 def checked_min_elements(value) -> int:

@@ -38,7 +38,7 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         seed: Of stochastic rounding.
         cluster_resolver: As in `MultiWorkerMirroredStrategy`.
         communication_options: `tf.distribute.experimental.CommunicationOptions`; `bytes_per_pack` counts bytes of
-            float32 gradients, by default 32 MiB; without `timeout_seconds` a worker that lives but is stuck is waited
+            float32 gradients, by default 16 MiB; without `timeout_seconds` a worker that lives but is stuck is waited
             for without a limit.
         start_timeout: Seconds that workers wait for each other when they start and when they compare variables.
 

@@ -29,7 +29,7 @@ class TestEstimate:
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "ResNet50: 25.6 M values, 8 workers, 10 Gbit/s, 180ms"
         assert [line.split()[0] for line in lines[3:8]] == ["float32", "LPDU", "EPGC-11", "EPGC-9", "EPGC-8"]
-        assert lines[-1].endswith("use bits=8.")
+        assert lines[-1].endswith("use bits=11.")
 
     def test_stay_with_float32(self, capsys):
         assert cli.main([*ESTIMATE, "--link", "100Gbit/s"]) == 0
