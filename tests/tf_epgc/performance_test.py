@@ -142,6 +142,22 @@ class TestOpCost:
         assert small < 1e-3 < 9e-3 < large
 
 
+class TestBusyCollectives:
+    def test_two_packs_wait_for_each_other(self):
+        """Both ready at once, without bytes or codec to speak of: latencies overlap, what is busy adds up."""
+        network = Network("two", (Gradient("a", 2048, 1.0), Gradient("b", 2048, 1.0)))
+        exchange = Exchange(8, bytes_per_pack=8192)
+        seconds = {}
+        for busy in (0.0, 4e-3, 10e-3):
+            machine = Machine(1e15, op_seconds=10e-3, op_busy_seconds=busy)
+            seconds[busy] = predict(network, machine, 2, 0.1, exchange).exposed_seconds
+        assert seconds == {0.0: pytest.approx(20e-3), 4e-3: pytest.approx(24e-3), 10e-3: pytest.approx(40e-3)}
+
+    def test_never_more_than_the_collective(self):
+        machine = Machine(1e15, op_seconds=1e-3, op_busy_seconds=5e-3)
+        assert predict(one_gradient(), machine, 2, 0.1, Exchange(8)).exposed_seconds == pytest.approx(2e-3, rel=1e-3)
+
+
 class TestShares:
     @pytest.mark.parametrize("bits", [8, 11, 32])
     @pytest.mark.parametrize("bandwidth", [1e7, 1e9])
@@ -169,9 +185,9 @@ def simulate(network, machine, workers, compute, exchange, tick=1e-6):
             work = [elements / rates.pack, ring, elements / rates.unpack]
         else:
             layout = native.shard_layout(elements, workers, exchange.bits, exchange.scaling)
-            wire = peers * layout["shard_words"] * 4 / machine.bandwidth
+            wire = machine.op_busy_seconds + peers * layout["shard_words"] * 4 / machine.bandwidth
             work = [elements / rates.pack, wire, elements / rates.reduce, wire, elements / rates.unpack]
-            delay = machine.op_seconds + peers * machine.latency
+            delay = machine.op_seconds + peers * machine.latency - machine.op_busy_seconds
         ready = forward + (compute - forward) * max(network.gradients[i].ready for i in positions)
         packs.append({"from": ready, "work": work, "stage": 0})
     now, serving = 0.0, [None, None]  # codec, link
@@ -197,8 +213,9 @@ class TestSimulation:
     @pytest.mark.parametrize("bits", [8, 11, 32])
     @pytest.mark.parametrize("workers", [2, 8])
     @pytest.mark.parametrize("bandwidth", [5e7, 1e9])
-    def test_same_step(self, bits, workers, bandwidth):
-        machine = machine_of(bandwidth, latency=2e-5, op_seconds=2e-4)
+    @pytest.mark.parametrize("busy", [0.0, 1e-4])
+    def test_same_step(self, bits, workers, bandwidth, busy):
+        machine = dataclasses.replace(machine_of(bandwidth, latency=2e-5, op_seconds=2e-4), op_busy_seconds=busy)
         exchange = Exchange(bits, bytes_per_pack=400_000)
         expected = simulate(several(), machine, workers, 0.01, exchange)
         assert predict(several(), machine, workers, 0.01, exchange).step_seconds == pytest.approx(expected, rel=0.01)

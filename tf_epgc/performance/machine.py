@@ -50,6 +50,8 @@ class Machine:
         op_least_seconds: The same with empty messages, between which and `full_bytes` it grows evenly; as `op_seconds`
             when None.
         ring_least_seconds: The same for a ring; as `ring_seconds` when None.
+        op_busy_seconds: What part of these an all-to-all or all-gather keeps others waiting: LogP's overhead, where the
+            rest is latency.
         full_bytes: Size of a message from which on the start of a transfer costs no more than that.
         ring_bandwidth: Bytes a second that a host sends in a ring, adding included; as `bandwidth` when None.
         codecs: `CodecRates` by bits; bits that are missing cost nothing.
@@ -62,6 +64,7 @@ class Machine:
     ring_seconds: float | None = None
     op_least_seconds: float | None = None
     ring_least_seconds: float | None = None
+    op_busy_seconds: float = 0.0
     full_bytes: float = 0.0
     ring_bandwidth: float | None = None
     codecs: Mapping[int, CodecRates] = dataclasses.field(default_factory=dict)
@@ -71,6 +74,7 @@ class Machine:
         _check_positive("bandwidth", self.bandwidth)
         _check_positive("latency", self.latency, zero=True)
         _check_positive("op_seconds", self.op_seconds, zero=True)
+        _check_positive("op_busy_seconds", self.op_busy_seconds, zero=True)
         _check_positive("full_bytes", self.full_bytes, zero=True)
         self._use_for_none("ring_seconds", self.op_seconds)
         self._use_for_none("op_least_seconds", self.op_seconds)

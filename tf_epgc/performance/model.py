@@ -214,12 +214,14 @@ def _all_to_all_stages(machine, workers, elements, bits, scaling):
     shard = shard_bytes(elements, workers, bits, scaling)
     sent = (workers - 1) * shard
     rates = machine.rates(bits)
-    delay = machine.op_cost(shard) + (workers - 1) * machine.latency
+    cost = machine.op_cost(shard) + (workers - 1) * machine.latency
+    busy = min(machine.op_busy_seconds, cost)
+    on_link = {"busy": sent / machine.bandwidth + busy, "delay": cost - busy}
     stages = (
         _Stage("packed", _CODEC, elements / rates.pack),
-        _Stage("sent", _LINK, sent / machine.bandwidth, delay),
+        _Stage("sent", _LINK, **on_link),
         _Stage("reduced", _CODEC, elements / rates.reduce),
-        _Stage("gathered", _LINK, sent / machine.bandwidth, delay),
+        _Stage("gathered", _LINK, **on_link),
         _Stage("unpacked", _CODEC, elements / rates.unpack),
     )
     return 2 * sent, stages
