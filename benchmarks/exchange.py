@@ -96,17 +96,28 @@ def worker(arguments):
             step()
             times[name].append(time.perf_counter() - start)
             sent[name] = counter.bytes_sent() - before
-    results = {name: {"seconds": statistics.median(times[name]), "bytes": sent[name]} for name in times}
+    results = {
+        name: {"seconds": statistics.median(values), "bytes": sent[name], "times": values}
+        for name, values in times.items()
+    }
     print(RESULT_MARK + json.dumps(results), flush=True)
 
 
-def run(arguments, rate):
-    """Starts the workers, on links of so many bytes a second or on loopback; returns the first one's results."""
-    command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--worker"]
+def command_of_worker(options):
+    """What starts a worker of this program with some of its options."""
+    return [sys.executable, os.path.abspath(__file__), *options, "--worker"]
+
+
+def run(command, workers, rate):
+    """Starts a command once a worker, on links of so many bytes a second or on loopback.
+
+    Returns:
+        The results that the first one prints.
+    """
     if rate is None:
-        results = launcher.launch(command, arguments.workers, timeout=600)
+        results = launcher.launch(command, workers, timeout=600)
     else:
-        with emulated_cluster.EmulatedCluster(arguments.workers, rate) as hosts:
+        with emulated_cluster.EmulatedCluster(workers, rate) as hosts:
             results = hosts.launch(command, timeout=1200)
     for result in results:
         if result.returncode:
@@ -137,7 +148,7 @@ def main():
         return
     runs = []
     for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
-        runs.append({"rate": rate, "results": run(arguments, rate)})
+        runs.append({"rate": rate, "results": run(command_of_worker(sys.argv[1:]), arguments.workers, rate)})
         print_table(runs[-1]["results"], arguments, rate)
     if arguments.json:
         with open(arguments.json, "w") as file:
