@@ -40,11 +40,12 @@ def _resnet50() -> list[Layer]:
     for stage, (filters, blocks, side) in enumerate(_RESNET50_STAGES, 2):
         for block in range(1, blocks + 1):
             name = f"conv{stage}_block{block}"
-            if block == 1:
-                layers += _with_normalization(_convolution(f"{name}_0", filters_in, 4 * filters, 1, side))
             layers += _with_normalization(_convolution(f"{name}_1", filters_in, filters, 1, side))
             layers += _with_normalization(_convolution(f"{name}_2", filters, filters, 3, side))
-            layers += _with_normalization(_convolution(f"{name}_3", filters, 4 * filters, 1, side))
+            last = [_with_normalization(_convolution(f"{name}_3", filters, 4 * filters, 1, side))]
+            if block == 1:  # Keras sorts layers by depth, so that the shortcut's are beside the last ones
+                last.insert(0, _with_normalization(_convolution(f"{name}_0", filters_in, 4 * filters, 1, side)))
+            layers += [layer for pair in zip(*last, strict=True) for layer in pair]
             filters_in = 4 * filters
     return [*layers, _dense("predictions", 2048, 1000)]
 
