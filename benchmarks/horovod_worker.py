@@ -26,7 +26,7 @@ def start_horovod():
     counts = {host: hosts.count(host) for host in hosts}
     slots = get_host_assignments(parse_hosts(",".join(f"{host}:{n}" for host, n in counts.items())), len(hosts))
     if rank == 0:
-        server = RendezvousHTTPServer(("0.0.0.0", int(ports[0])), RendezvousHandler, 0)
+        server = RendezvousHTTPServer((hosts[0], int(ports[0])), RendezvousHandler, 0)
         server.init(slots)
         threading.Thread(target=server.serve_forever, daemon=True).start()
     wait_for(hosts[0], int(ports[0]))

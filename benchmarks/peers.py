@@ -4,9 +4,9 @@
     python benchmarks/peers.py --horovod PYTHON --rate 1Gbit/s --elements 6400000
 
 Each PYTHON is the interpreter of an environment that has the library with Gloo (docs/performance.md). The libraries
-take turns by rounds of processes, their variants by steps within a round; a row is the median over all rounds. On
-emulated links "limit" is the time over what the link needs for the bytes sent: counted by the kernel for this product,
-those of a ring for the others.
+take turns by rounds of processes, their variants by steps within a round; a row is the median over all rounds. A DDP
+row is what the exchange adds to a pass; "no_sync" is the pass without it. On emulated links "limit" is the time over
+what the link needs for the bytes sent: counted by the kernel for this product, those of a ring for the others.
 """
 
 import argparse
@@ -19,12 +19,14 @@ import sys
 if __package__ in (None, ""):  # run as a script
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks import exchange
+from benchmarks import emulated_cluster, exchange
+from tf_epgc import launcher
 from tf_epgc.performance import format_rate, parse_rate
 
 #: Library -> the module that its environment must have, and the script of its worker.
 PEERS = {"horovod": ("horovod.tensorflow", "horovod_worker.py"), "torch": ("torch.distributed", "torch_worker.py")}
-PRODUCT = (exchange.FLOAT32, exchange.FLOAT16, "LPDU", "EPGC-11", "EPGC-9", "EPGC-8")
+FORMATS = ("LPDU", "EPGC-11", "EPGC-9", "EPGC-8")
+PRODUCT = (exchange.FLOAT32, exchange.FLOAT16, *FORMATS)
 _IMPORT_SECONDS = 120
 
 
@@ -50,7 +52,7 @@ def why_missing(python, module):
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         return str(e)
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1] if done.returncode else ""
 
 
 def commands(arguments):
@@ -71,15 +73,17 @@ def commands(arguments):
 
 
 def ring_bytes(variant, workers, elements):
-    """What a worker sends in a ring all-reduce."""
+    """What a worker sends in a ring all-reduce; nothing in the pass without exchange."""
+    if "no_sync" in variant:
+        return 0
     return 2 * (workers - 1) * -(-elements // workers) * (2 if "float16" in variant else 4)
 
 
-def measure(arguments, rate):
-    """By variant: `times` (seconds, of all rounds) and `bytes`."""
+def measure(started, arguments, rate):
+    """By variant: `times` (seconds, of all rounds) and `bytes`, as the `commands` measure it."""
     rows = {}
     for _ in range(arguments.rounds):
-        for library, command in commands(arguments).items():
+        for library, command in started.items():
             for variant, result in exchange.run(command, arguments.workers, rate).items():
                 if library != "product":
                     result = {"times": result, "bytes": ring_bytes(variant, arguments.workers, arguments.elements)}
@@ -91,7 +95,7 @@ def measure(arguments, rate):
 def table(rows, arguments, rate) -> str:
     """Medians, and how many times as long each takes as the formats of this product do."""
     medians = {name: statistics.median(row["times"]) for name, row in rows.items()}
-    formats = [name for name in ("LPDU", "EPGC-11", "EPGC-8") if name in medians]
+    formats = [name for name in FORMATS if name in medians]
     where = "loopback" if rate is None else f"links of {format_rate(rate)}"
     lines = [
         f"{arguments.elements / 1e6:.1f} M values, {arguments.workers} workers on {where}, medians of "
@@ -99,7 +103,8 @@ def table(rows, arguments, rate) -> str:
         f"{'variant':18}{'ms':>8}{'limit':>8}" + "".join(f"{'/ ' + name:>11}" for name in formats),
     ]
     for name, seconds in medians.items():
-        limit = "" if rate is None else f"{seconds * rate / rows[name]['bytes']:.2f}"
+        sent = rows[name]["bytes"]
+        limit = "" if rate is None or not sent else f"{seconds * rate / sent:.2f}"
         ratios = "".join(f"{seconds / medians[one]:11.2f}" for one in formats)
         lines.append(f"{name:18}{seconds * 1e3:8.1f}{limit:>8}{ratios}")
     return "\n".join(lines)
@@ -107,11 +112,15 @@ def table(rows, arguments, rate) -> str:
 
 def main():
     arguments = parse_arguments()
-    runs = []
-    for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
-        rows = measure(arguments, rate)
-        runs.append({"rate": rate, "results": rows})
-        print(table(rows, arguments, rate), flush=True)
+    emulated_cluster.end_on_signals()
+    started, runs = commands(arguments), []
+    try:
+        for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
+            rows = measure(started, arguments, rate)
+            runs.append({"rate": rate, "results": rows})
+            print(table(rows, arguments, rate), flush=True)
+    except (ValueError, emulated_cluster.CannotEmulate, launcher.LaunchTimeout) as e:
+        sys.exit(f"peers: {e}")
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"arguments": vars(arguments), "runs": runs}, file, indent=2)

@@ -1,7 +1,7 @@
 """One PyTorch worker of peers.py: times a backward pass under `DistributedDataParallel` whose gradients are given.
 
 Runs in a Python environment of its own, so that it imports nothing of this project. `TF_CONFIG` says who the workers
-are. The same pass without exchange (`no_sync`) takes its turns; what peers.py shows is the difference.
+are. The same pass without exchange (`no_sync`) follows each; the time of a variant is the difference.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import os
 import time
 
 START_SECONDS = 60.0
+#: The pass without exchange.
+ALONE = "DDP, no_sync"
 
 
 def join(distributed):
@@ -67,12 +69,13 @@ def main():
     gradients = [torch.randn(size) * 1e-4 for _ in range(arguments.tensors)]
     models = {"DDP float32": make_model(torch, gradients), "DDP float16 hook": make_model(torch, gradients)}
     models["DDP float16 hook"].register_comm_hook(None, default_hooks.fp16_compress_hook)
-    times = {name: [] for name in models}
+    times = {name: [] for name in (*models, ALONE)}
     for turn in range(arguments.repeats + 2):  # DDP orders its buckets anew after the first pass
         for name, model in models.items():
-            added = seconds(model, exchange=True) - seconds(model, exchange=False)
+            whole, alone = seconds(model, exchange=True), seconds(model, exchange=False)
             if turn >= 2:
-                times[name].append(added)
+                times[name].append(whole - alone)
+                times[ALONE].append(alone)
     print("RESULT " + json.dumps(times), flush=True)
     distributed.destroy_process_group()
 
