@@ -5,6 +5,7 @@ are; worker 0 serves the rendezvous on its port.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ import threading
 import time
 
 START_SECONDS = 60.0
+_CLONE_NEWUTS = 0x04000000
 
 
 def start_horovod():
@@ -24,6 +26,8 @@ def start_horovod():
     rank = config["task"]["index"]
     hosts, ports = zip(*(address.split(":") for address in config["cluster"]["worker"]))
     counts = {host: hosts.count(host) for host in hosts}
+    if len(counts) > 1:
+        name_host(hosts[rank])
     slots = get_host_assignments(parse_hosts(",".join(f"{host}:{n}" for host, n in counts.items())), len(hosts))
     if rank == 0:
         server = RendezvousHTTPServer((hosts[0], int(ports[0])), RendezvousHandler, 0)
@@ -43,6 +47,17 @@ def start_horovod():
 
     hvd.init()
     return hvd
+
+
+def name_host(address):
+    """Gives this process, and what it starts, a host name of its own that is its address.
+
+    Horovod's process sets find their interface by the host's name, whatever HOROVOD_GLOO_IFACE says.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWUTS):
+        raise OSError(ctypes.get_errno(), "cannot have a host name of its own, for which a worker must be root")
+    socket.sethostname(address)
 
 
 def wait_for(host, port):
