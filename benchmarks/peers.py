@@ -79,9 +79,9 @@ def ring_bytes(variant, workers, elements):
     return 2 * (workers - 1) * -(-elements // workers) * (2 if "float16" in variant else 4)
 
 
-def measure(started, arguments, rate):
-    """By variant: `times` (seconds, of all rounds) and `bytes`, as the `commands` measure it."""
-    rows = {}
+def measure(arguments, rate):
+    """By variant: `times` (seconds, of all rounds) and `bytes`."""
+    started, rows = commands(arguments), {}
     for _ in range(arguments.rounds):
         for library, command in started.items():
             for variant, result in exchange.run(command, arguments.workers, rate).items():
@@ -113,10 +113,10 @@ def table(rows, arguments, rate) -> str:
 def main():
     arguments = parse_arguments()
     emulated_cluster.end_on_signals()
-    started, runs = commands(arguments), []
+    runs = []
     try:
         for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
-            rows = measure(started, arguments, rate)
+            rows = measure(arguments, rate)
             runs.append({"rate": rate, "results": rows})
             print(table(rows, arguments, rate), flush=True)
     except (ValueError, emulated_cluster.CannotEmulate, launcher.LaunchTimeout) as e:

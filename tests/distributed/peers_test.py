@@ -10,7 +10,7 @@ MILLI = 1e-3
 
 
 def test_a_library_that_cannot_be_imported():
-    assert "No module named 'no_such_library'" in peers.why_missing(sys.executable, module)
+    assert "No module named 'no_such_library'" in peers.why_missing(sys.executable, "no_such_library")
     with pytest.raises(
         SystemExit, match=r"--horovod /no/python cannot import horovod.tensorflow \(.*give an environment"
     ):
