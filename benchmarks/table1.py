@@ -220,6 +220,26 @@ def markdown(cells) -> str:
     return "\n".join(lines) + "\n"
 
 
+def charts(cells) -> str:
+    """Mermaid's charts of the predicted efficiency, one a network, which a page can show without a file."""
+    texts = []
+    for network in dict.fromkeys(cell.network for cell in cells):
+        mine = [cell for cell in cells if cell.network == network]
+        workers = sorted({cell.workers for cell in mine})
+        lines = [
+            "```mermaid",
+            "xychart-beta",
+            f'    title "{network}, {performance.format_rate(mine[0].link)}, predicted"',
+            f'    x-axis "workers" {workers}',
+            '    y-axis "efficiency, %" 0 --> 100',
+        ]
+        for bits in BITS:
+            row = sorted((cell for cell in mine if cell.bits == bits), key=lambda cell: cell.workers)
+            lines.append(f"    line {[round(100 * cell.predicted, 1) for cell in row]}")
+        texts.append("\n".join([*lines, "```"]))
+    return "\n\n".join(texts) + "\n"
+
+
 def write(table, settings, seconds: float) -> None:
     """Writes the CSV, JSON, markdown and PNG files."""
     os.makedirs(settings.out, exist_ok=True)
@@ -233,7 +253,7 @@ def write(table, settings, seconds: float) -> None:
         json.dump({"settings": about, "cells": rows, "calibrations": table.calibrations}, file, indent=2)
     text = markdown(table.cells)
     with open(os.path.join(settings.out, "table1.md"), "w") as file:
-        file.write(text)
+        file.write(f"{text}\n{charts(table.cells)}")
     print(text)
     plot(
         table.cells,

@@ -1,5 +1,6 @@
 """The emulated hosts, the step that is measured on them, and what the table's script does without them."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -123,6 +124,14 @@ class TestWithoutHosts:
 
 def cell(bits, predicted, measured):
     return table1.Cell("VGG16", 8, bits, 1e7, predicted, measured, 1 / predicted - 1, 1 / measured - 1, 100)
+
+
+def test_charts_have_a_line_a_format():
+    larger = dataclasses.replace(cell(8, 0.9, 0.9), workers=16, measured=None)
+    lines = table1.charts([cell(8, 0.95, 0.94), larger]).splitlines()
+    assert '    title "VGG16, 80 Mbit/s, predicted"' in lines
+    assert '    x-axis "workers" [8, 16]' in lines
+    assert "    line [95.0, 90.0]" in lines
 
 
 def test_markdown_says_how_far_off():

@@ -2,9 +2,9 @@
 
     results = run_workers("tests.distributed.some_module:train", workers=2, kwargs={"bits": 11})
 
-Every worker is a fresh Python process with its `TF_CONFIG` set: it imports the module, calls the function with
+Every worker is a process of its own with its `TF_CONFIG` set: it imports the module, calls the function with
 `kwargs`, and its return value (anything that can be pickled: numpy arrays, dicts, ...) comes back in the workers'
-order. TensorFlow takes seconds to import, so let one function loop over several small cases where it can.
+order. Where nothing asks for a fresh interpreter it is a copy of one that has imported TensorFlow (fork_server.py).
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 
+from tests.distributed import fork_server
 from tf_epgc import launcher
 
 DEFAULT_TIMEOUT = 120.0
@@ -70,6 +71,7 @@ def run_workers(
     expect_failure=False,
     show=False,
     grace=launcher.DEFAULT_GRACE,
+    fresh=False,
 ):
     """Calls `target(**kwargs)` in `workers` processes.
 
@@ -78,12 +80,14 @@ def run_workers(
         workers: How many processes.
         kwargs: The function's arguments, the same for all workers; must be picklable.
         timeout: Seconds for all of it, start included; `launcher.LaunchTimeout` beyond it.
-        env: Environment variables to add: a mapping, or a function from the worker's number to one.
+        env: Environment variables to add: a mapping, or a function from the worker's number to one. With any, workers
+            are fresh.
         tf_config: False (or None) runs without `TF_CONFIG`, for the reference run in one process.
         logical_cpus: When given, TensorFlow sees so many CPU devices, so that a worker has several replicas.
         expect_failure: Return a `Failure` for a worker that fails instead of raising.
         show: Print the workers' lines as they come.
         grace: Seconds the others may go on after one has failed.
+        fresh: Start interpreters that have imported nothing, as a user does.
 
     Returns:
         A list of what the function returned, one a worker.
@@ -97,7 +101,7 @@ def run_workers(
     with tempfile.TemporaryDirectory(prefix="epgc_workers_") as folder:
         _write(os.path.join(folder, _JOB_FILE), (target, kwargs or {}, workers, logical_cpus))
         ended = launcher.launch(
-            [sys.executable, "-m", "tests.distributed.harness", folder],
+            _command(folder, fresh or env is not None),
             workers,
             env=lambda index: _environment(index, env),
             timeout=timeout,
@@ -129,6 +133,12 @@ def run_single(target, kwargs=None, **options):
 def worker_index():
     """The number of the worker this process is; 0 without `TF_CONFIG`."""
     return json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0)
+
+
+def _command(folder, fresh):
+    if fresh:
+        return [sys.executable, "-m", "tests.distributed.harness", folder]
+    return [sys.executable, "-I", "-S", fork_server.CLIENT, fork_server.address(), folder]
 
 
 def _environment(index, extra):
