@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from benchmarks import emulated_cluster, step, table1
+from benchmarks import emulated_cluster, link, step, table1
+from tf_epgc import launcher
 
 needs_hosts = pytest.mark.skipif(bool(emulated_cluster.why_not()), reason=f"no hosts: {emulated_cluster.why_not()}")
 
@@ -124,6 +125,13 @@ class TestWithoutHosts:
 
 def cell(bits, predicted, measured):
     return table1.Cell("VGG16", 8, bits, 1e7, predicted, measured, 1 / predicted - 1, 1 / measured - 1, 100)
+
+
+def test_plain_sockets_on_loopback():
+    command = [sys.executable, link.__file__, "--rate", "1Mbit/s", "--bytes", "1000", "--repeats", "3"]
+    results = launcher.launch(command, 3, timeout=60)
+    assert [result.returncode for result in results] == [0, 0, 0]
+    assert re.search(r"^0\.00 MB to each of 2: [\d.]+ ms, limit [\d.]+$", results[0].output, re.MULTILINE)
 
 
 def test_charts_have_a_line_a_format():
