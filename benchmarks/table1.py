@@ -159,7 +159,8 @@ def next_rate(tried: list[tuple[float, float]], wanted: float) -> float:
     """
     nearest = sorted(tried, key=lambda one: abs(one[1] - wanted))
     rate, exposed = nearest[0]
-    for other, more in nearest[1:]:
+    # Between two that enclose it rather than beyond two that do not.
+    for other, more in sorted(nearest[1:], key=lambda one: (one[1] > wanted) == (exposed > wanted)):
         slope = (more - exposed) / (1 / other - 1 / rate) if other != rate else 0.0
         if slope > 0:
             inverse = 1 / rate + (wanted - exposed) / slope

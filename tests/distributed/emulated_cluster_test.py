@@ -148,6 +148,12 @@ def test_markdown_says_how_far_off():
     assert "at most 1.00 points" in text and "within 10 % in 2 of 2 cells" in text
 
 
+def test_rate_search_stays_between_what_encloses():
+    """Two fast links hide most, so that their slope says little of the slow one."""
+    rate = table1.next_rate([(60.8, 0.078), (40.1, 0.110), (21.7, 0.565)], 0.190)
+    assert 30 < rate < 40
+
+
 @pytest.mark.parametrize("hidden", [0.0, 0.6])
 def test_rate_search_converges(hidden):
     wanted, tried, rate = 0.25, [], 1e7
