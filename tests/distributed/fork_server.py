@@ -78,7 +78,10 @@ def _keep(connection) -> int:
     """Forks the worker, waits for its end or for that of the client, and tells the client how it ended."""
     message, outputs, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 1)
     while not message.endswith(b"\n"):
-        message += connection.recv(_MESSAGE_BYTES)
+        part = connection.recv(_MESSAGE_BYTES)
+        if not part:  # the client was ended before it had asked
+            return 0
+        message += part
     worker = os.fork()
     if worker == 0:
         connection.close()
