@@ -91,12 +91,19 @@ def _keep(connection) -> int:
     while not ended:
         ended, status = os.waitpid(worker, os.WNOHANG)
         if not ended and select.select([connection], [], [], _POLL_SECONDS)[0]:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker, signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
+            _end_group(worker)
             os.waitpid(worker, 0)
             return 0
+    _end_group(worker)
     connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
     return 0
+
+
+def _end_group(worker: int) -> None:
+    """Ends what a worker has started, as the launcher does with a process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(worker, signal.SIGKILL)
 
 
 def _become_worker(job, output: int) -> None:
