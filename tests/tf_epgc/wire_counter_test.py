@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -233,10 +234,23 @@ def count_all_reduce(elements, steps):
 
     step()
     counter = wire_counter.WireCounter()
-    before = counter.bytes_sent(), counter.bytes_received()
+    before = settled(counter)
     for _ in range(steps):
         step()
-    return (counter.bytes_sent() - before[0]) / steps, (counter.bytes_received() - before[1]) / steps
+    sent, received = settled(counter)
+    return (sent - before[0]) / steps, (received - before[1]) / steps
+
+
+def settled(counter):
+    """Bytes sent and received once nothing moves: a step ends when a worker has all, not when it has sent all."""
+    last, end = None, time.monotonic() + 10
+    while time.monotonic() < end:
+        now = counter.bytes_sent(), counter.bytes_received()
+        if last is not None and max(now[0] - last[0], now[1] - last[1]) < 10_000:
+            return now
+        last = now
+        time.sleep(0.3)
+    return last
 
 
 def test_counts_an_all_reduce_of_tensorflow():
