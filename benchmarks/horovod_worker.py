@@ -1,18 +1,17 @@
 """One Horovod worker of peers.py: times the all-reduce of gradients as `DistributedOptimizer` makes it.
 
-Runs in a Python environment of its own, so that it imports nothing of this project. `TF_CONFIG` says who the workers
-are; worker 0 serves the rendezvous on its port.
+Runs in a Python environment of its own, so that it imports nothing of this project but peer_worker. `TF_CONFIG` says
+who the workers are; worker 0 serves the rendezvous on its port.
 """
 
-import argparse
 import ctypes
-import json
 import os
 import socket
 import threading
 import time
 
-START_SECONDS = 60.0
+import peer_worker
+
 _CLONE_NEWUTS = 0x04000000
 
 
@@ -22,26 +21,25 @@ def start_horovod():
     from horovod.runner.gloo_run import create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-    config = json.loads(os.environ["TF_CONFIG"])
-    rank = config["task"]["index"]
-    hosts, ports = zip(*(address.split(":") for address in config["cluster"]["worker"]))
+    rank, addresses = peer_worker.cluster()
+    hosts, ports = zip(*addresses)
     counts = {host: hosts.count(host) for host in hosts}
     if len(counts) > 1:
         name_host(hosts[rank])
     slots = get_host_assignments(parse_hosts(",".join(f"{host}:{n}" for host, n in counts.items())), len(hosts))
     if rank == 0:
-        server = RendezvousHTTPServer((hosts[0], int(ports[0])), RendezvousHandler, 0)
+        server = RendezvousHTTPServer(addresses[0], RendezvousHandler, 0)
         server.init(slots)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-    wait_for(hosts[0], int(ports[0]))
+    peer_worker.connect(*addresses[0]).close()
     os.environ.update(
         create_slot_env_vars(next(slot for slot in slots if slot.rank == rank)),
         HOROVOD_GLOO_RENDEZVOUS_ADDR=hosts[0],
-        HOROVOD_GLOO_RENDEZVOUS_PORT=ports[0],
-        HOROVOD_GLOO_TIMEOUT_SECONDS=str(int(START_SECONDS)),
+        HOROVOD_GLOO_RENDEZVOUS_PORT=str(ports[0]),
+        HOROVOD_GLOO_TIMEOUT_SECONDS=str(int(peer_worker.START_SECONDS)),
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
-        HOROVOD_GLOO_IFACE="lo" if len(counts) == 1 else "eth0",
+        HOROVOD_GLOO_IFACE=peer_worker.interface(hosts),
     )
     import horovod.tensorflow as hvd
 
@@ -60,18 +58,6 @@ def name_host(address):
     socket.sethostname(address)
 
 
-def wait_for(host, port):
-    end = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-
-
 def make_step(tf, hvd, gradients, compression):
     def step():
         # As gradients come out of backpropagation: fresh buffers that nobody else holds.
@@ -82,11 +68,7 @@ def make_step(tf, hvd, gradients, compression):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--elements", type=int, required=True)
-    parser.add_argument("--tensors", type=int, required=True)
-    parser.add_argument("--repeats", type=int, required=True)
-    arguments = parser.parse_args()
+    arguments = peer_worker.sizes(__doc__)
     hvd = start_horovod()
     import tensorflow as tf
 
@@ -102,7 +84,7 @@ def main():
             start = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - start)
-    print("RESULT " + json.dumps(times), flush=True)
+    peer_worker.report(times)
     hvd.shutdown()
 
 

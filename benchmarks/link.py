@@ -7,7 +7,6 @@ Every worker sends so many bytes to each other worker over connections that stay
 """
 
 import argparse
-import json
 import os
 import socket
 import statistics
@@ -18,9 +17,9 @@ import time
 if __package__ in (None, ""):  # run as a script
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from benchmarks import peer_worker
 from tf_epgc.performance import parse_rate
 
-_SECONDS = 60.0
 _TOKEN_BYTES = 8
 
 
@@ -28,15 +27,14 @@ class Peers:
     """A connection to and from each other worker that `TF_CONFIG` names."""
 
     def __init__(self):
-        config = json.loads(os.environ["TF_CONFIG"])
-        addresses = [address.split(":") for address in config["cluster"]["worker"]]
-        self.index, self.count = config["task"]["index"], len(addresses)
-        server = socket.create_server(("0.0.0.0", int(addresses[self.index][1])), backlog=self.count)
-        server.settimeout(_SECONDS)
-        self._to = [_connect(host, int(port)) for i, (host, port) in enumerate(addresses) if i != self.index]
+        self.index, addresses = peer_worker.cluster()
+        self.count = len(addresses)
+        server = socket.create_server(("0.0.0.0", addresses[self.index][1]), backlog=self.count)
+        server.settimeout(peer_worker.START_SECONDS)
+        self._to = [peer_worker.connect(*address) for i, address in enumerate(addresses) if i != self.index]
         self._from = [server.accept()[0] for _ in self._to]
         for connection in self._to + self._from:
-            connection.settimeout(_SECONDS)
+            connection.settimeout(peer_worker.START_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, data: bytes) -> list[bytearray]:
@@ -55,17 +53,6 @@ class Peers:
         own = round(seconds * 1e9)
         others = self.exchange(own.to_bytes(_TOKEN_BYTES, "big"))
         return max(own, *(int.from_bytes(other, "big") for other in others)) / 1e9
-
-
-def _connect(host, port):
-    end = time.monotonic() + _SECONDS
-    while True:
-        try:
-            return socket.create_connection((host, port), timeout=_SECONDS)
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
 
 
 def _receive(connection, buffer):

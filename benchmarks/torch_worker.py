@@ -1,33 +1,31 @@
 """One PyTorch worker of peers.py: times a backward pass under `DistributedDataParallel` whose gradients are given.
 
-Runs in a Python environment of its own, so that it imports nothing of this project. `TF_CONFIG` says who the workers
-are. The same pass without exchange (`no_sync`) follows each; the time of a variant is the difference.
+Runs in a Python environment of its own, so that it imports nothing of this project but peer_worker. `TF_CONFIG` says
+who the workers are. The same pass without exchange (`no_sync`) follows each; a variant's time is the difference.
 """
 
-import argparse
 import contextlib
 import datetime
-import json
 import os
 import time
 
-START_SECONDS = 60.0
+import peer_worker
+
 #: The pass without exchange.
 ALONE = "DDP, no_sync"
 
 
 def join(distributed):
     """Joins the workers that `TF_CONFIG` names."""
-    config = json.loads(os.environ["TF_CONFIG"])
-    addresses = config["cluster"]["worker"]
-    hosts = {address.split(":")[0] for address in addresses}
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if len(hosts) == 1 else "eth0"
+    rank, addresses = peer_worker.cluster()
+    host, port = addresses[0]
+    os.environ["GLOO_SOCKET_IFNAME"] = peer_worker.interface([address[0] for address in addresses])
     distributed.init_process_group(
         "gloo",
-        init_method=f"tcp://{addresses[0]}",
-        rank=config["task"]["index"],
+        init_method=f"tcp://{host}:{port}",
+        rank=rank,
         world_size=len(addresses),
-        timeout=datetime.timedelta(seconds=START_SECONDS),
+        timeout=datetime.timedelta(seconds=peer_worker.START_SECONDS),
     )
 
 
@@ -54,11 +52,7 @@ def seconds(model, exchange):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--elements", type=int, required=True)
-    parser.add_argument("--tensors", type=int, required=True)
-    parser.add_argument("--repeats", type=int, required=True)
-    arguments = parser.parse_args()
+    arguments = peer_worker.sizes(__doc__)
     import torch
     from torch import distributed
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -76,7 +70,7 @@ def main():
             if turn >= 2:
                 times[name].append(whole - alone)
                 times[ALONE].append(alone)
-    print("RESULT " + json.dumps(times), flush=True)
+    peer_worker.report(times)
     distributed.destroy_process_group()
 
 

@@ -25,6 +25,11 @@ _POLL_SECONDS = 0.02
 _MESSAGE_BYTES = 1 << 20
 
 
+def module_path() -> str:
+    """`PYTHONPATH` for processes that must find the same modules as this one, wherever pytest was started."""
+    return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+
+
 @functools.cache
 def address() -> str:
     """Starts the server, once in a process; returns the path of its socket."""
@@ -32,7 +37,7 @@ def address() -> str:
     path = os.path.join(folder.name, "socket")
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        "PYTHONPATH": module_path(),
         "PYTHONUNBUFFERED": "1",
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
     }

@@ -143,8 +143,7 @@ def _command(folder, fresh):
 
 def _environment(index, extra):
     environment = dict((extra(index) if callable(extra) else extra) or {})
-    # The workers must find the same modules as this process, wherever pytest was started.
-    environment.setdefault("PYTHONPATH", os.pathsep.join(path or os.getcwd() for path in sys.path))
+    environment.setdefault("PYTHONPATH", fork_server.module_path())
     return environment
 
 

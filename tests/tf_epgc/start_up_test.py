@@ -165,13 +165,13 @@ class ProcessTest(tf.test.TestCase):
 
     def test_an_op_has_run(self):
         """R85: the message says what to move; and nothing that the package does on import is such an op."""
-        failures = run_workers(WORKERS + "too_late", expect_failure=True, timeout=60)
+        failures = run_workers(WORKERS + "too_late", expect_failure=True, timeout=60, fresh=True)
         for failure in failures:
             self.assertEqual(failure.kind, "RuntimeError")
             self.assertIn("must be created before the first TensorFlow op runs", failure.message)
 
     def test_two_start_late(self):
-        for result in run_workers(WORKERS + "late", timeout=60):
+        for result in run_workers(WORKERS + "late", timeout=60, fresh=True):
             self.assertEqual((result["replicas"], result["again"]), (2, 2))
             self.assertRegex(result["elsewhere"], "of the cluster .* since an earlier strategy.*use one cluster")
 

@@ -74,6 +74,10 @@ class _Bench:
             times.append(time.perf_counter() - start)
         return self.agreed(statistics.median(times))
 
+    def seconds_of_one(self, chain: Callable[[], object], repeats: int) -> float:
+        """`seconds` of each collective of a chain."""
+        return self.seconds(chain, repeats) / _CHAIN
+
     def all_to_all(self, words: int) -> Callable[[], object]:
         """A call that sends `words` float32 to each other worker, `_CHAIN` times."""
         return self._chain(self._collectives.all_to_all, self._tf.ones([self.workers, words]))
@@ -114,7 +118,7 @@ def fit_line(small: tuple[float, float], large: tuple[float, float]) -> tuple[fl
 
 def _line(bench: _Bench, make, words: int, steps: int) -> tuple[float, float]:
     """`fit_line` of a collective that sends so many words, and a quarter of them, in each of `steps` messages."""
-    points = [(4 * w * steps, bench.seconds(make(w), _LARGE_REPEATS) / _CHAIN) for w in (words // 4, words)]
+    points = [(4 * w * steps, bench.seconds_of_one(make(w), _LARGE_REPEATS)) for w in (words // 4, words)]
     return fit_line(*points)
 
 
@@ -160,9 +164,9 @@ def measure(workers: int, elements: int = 1 << 22, bits: Sequence[int] = tuple(F
         raise ValueError(f"workers is {workers}; a link can only be measured between at least 2.")
     bench = _Bench(workers)
     makers = (bench.all_to_all, bench.all_gather, bench.all_reduce)
-    tiny = [bench.seconds(make(1), _SMALL_REPEATS) / _CHAIN for make in makers]
+    tiny = [bench.seconds_of_one(make(1), _SMALL_REPEATS) for make in makers]
     latency, op_seconds = fit_latency(workers, *tiny)
-    busy = max(bench.seconds(bench.two_all_to_all(), _SMALL_REPEATS) / _CHAIN - tiny[0], 0.0)
+    busy = max(bench.seconds_of_one(bench.two_all_to_all(), _SMALL_REPEATS) - tiny[0], 0.0)
     # From 8 to 32 bits a value of such a pack, so that what TCP does with messages of that size is in the line.
     words = max(elements // workers, 64)
     peers = workers - 1
