@@ -25,9 +25,13 @@ _TOOLS = ("ip", "tc", "sysctl", "setpriv", "unshare", "nsenter")
 _PORT = 20000
 _NETWORK = "10.77.0"
 _INTERFACE = "eth0"
-#: A token bucket lets so many seconds of its rate pass at once, and at least two frames. The kernel cuts larger pieces.
+#: A token bucket lets so many seconds of its rate pass at once, and at least two frames.
 _BURST_SECONDS = 0.001
 _LEAST_BURST_BYTES = 4096
+#: The largest piece that TCP makes of what it sends, for the network to cut up.
+_MOST_GSO_BYTES = 65536
+#: What shares a link in turns takes so many bytes a turn.
+_QUANTUM_BYTES = 20_000
 #: Deep enough that all others can send to one host at once: what is lost costs the slow links a time-out.
 _QUEUE_SECONDS = 0.2
 _LEAST_QUEUE_BYTES = 1 << 20
@@ -113,8 +117,8 @@ class _Namespace:
 class EmulatedCluster:
     """Network namespaces on a bridge, in a `with` block.
 
-    Each host's link is limited in both directions: what the host sends at its own end, what it receives at the
-    switch's.
+    Each host's link is limited in both directions: what the host sends at its own end, where connections to different
+    hosts share it equally, as under Linux's usual queues; what it receives at the switch's, first come, first served.
 
     Args:
         hosts: How many, at least 1.
@@ -164,8 +168,12 @@ class EmulatedCluster:
         """Limits every link to `rate` bytes a second in each direction, at once; None lifts the limit."""
         self._rate = rate
         for index, host in enumerate(self._hosts):
-            _limit(host, _INTERFACE, rate)
-            _limit(self._switch, _port_name(index), rate)
+            others = [_address(i) for i in range(self._count) if i != index]
+            _remove_limit(host, _INTERFACE)
+            _remove_limit(self._switch, _port_name(index))
+            if rate is not None:
+                _limit_host(host, rate, others)
+                _limit_port(self._switch, _port_name(index), rate)
 
     def environment(self, index: int) -> dict[str, str]:
         """What worker `index` needs to know: its `TF_CONFIG`, and the process that holds its namespace."""
@@ -237,16 +245,40 @@ def _port_name(index):
     return f"port{index}"
 
 
-def _limit(namespace: _Namespace, interface: str, rate: float | None) -> None:
-    device = ("tc", "qdisc")
-    if rate is None:
-        with contextlib.suppress(CannotEmulate):
-            namespace.run(*device, "delete", "dev", interface, "root")
-        return
-    burst = max(int(rate * _BURST_SECONDS), _LEAST_BURST_BYTES)
+def _remove_limit(namespace: _Namespace, interface: str) -> None:
+    with contextlib.suppress(CannotEmulate):  # there is none yet
+        namespace.run("tc", "qdisc", "delete", "dev", interface, "root")
+
+
+def _burst_bytes(rate: float) -> int:
+    return max(int(rate * _BURST_SECONDS), _LEAST_BURST_BYTES)
+
+
+def _limit_port(switch: _Namespace, port: str, rate: float) -> None:
+    """Limits what a host receives."""
+    burst = _burst_bytes(rate)
     limit = burst + max(int(rate * _QUEUE_SECONDS), _LEAST_QUEUE_BYTES)
     settings = ("rate", f"{int(rate * 8)}bit", "burst", str(burst), "limit", str(limit))
-    namespace.run(*device, "replace", "dev", interface, "root", "tbf", *settings)
+    switch.run("tc", "qdisc", "add", "dev", port, "root", "tbf", *settings)
+
+
+def _limit_host(host: _Namespace, rate: float, others: list[str]) -> None:
+    """Limits what a host sends; a class for each other host, and one for the rest, borrow from the whole rate."""
+    burst, bits = str(_burst_bytes(rate)), int(rate * 8)
+    share = max(bits // (len(others) + 1), 8)
+    add = ("dev", _INTERFACE, "parent")
+    limits = ("ceil", f"{bits}bit", "burst", burst, "cburst", burst, "quantum", str(_QUANTUM_BYTES))
+    # Pieces that do not fit a burst, headers of their frames included, are cut, which costs more than all else here.
+    largest = min(_burst_bytes(rate) // 2, _MOST_GSO_BYTES)
+    host.run("ip", "link", "set", "dev", _INTERFACE, "gso_max_size", str(largest))
+    host.run("tc", "qdisc", "add", "dev", _INTERFACE, "root", "handle", "1:", "htb", "default", "1")
+    host.run("tc", "class", "add", *add, "1:", "classid", "1:ffff", "htb", "rate", f"{bits}bit", *limits)
+    for number, address in enumerate([None, *others], 1):
+        name = f"1:{number:x}"
+        host.run("tc", "class", "add", *add, "1:ffff", "classid", name, "htb", "rate", f"{share}bit", *limits)
+        if address:
+            match = ("u32", "match", "ip", "dst", f"{address}/32", "flowid", name)
+            host.run("tc", "filter", "add", *add, "1:", "protocol", "ip", *match)
 
 
 def end_on_signals() -> None:

@@ -36,6 +36,7 @@ VARIANTS = {
     "EPGC-8": {"bits": 8},
 }
 RESULT_MARK = "RESULT "
+_SETTLE_SECONDS = 0.1
 
 
 def parse_arguments():
@@ -74,8 +75,19 @@ def make_step(strategy, gradients, name, bytes_per_pack):
     return tf.function(lambda: strategy.run(replica_fn))
 
 
+def settled_bytes(counter):
+    """What the counter reads once nothing is sent any more: what others still read of a step belongs to that step."""
+    last = counter.bytes_sent()
+    while True:
+        time.sleep(_SETTLE_SECONDS)
+        now = counter.bytes_sent()
+        if now == last:
+            return now
+        last = now
+
+
 def worker(arguments):
-    """Measures all variants in turns and prints the medians and the bytes sent."""
+    """Measures all variants in turns and prints the seconds of each step and the bytes sent."""
     import tensorflow as tf
 
     import tf_epgc
@@ -90,16 +102,17 @@ def worker(arguments):
         bytes_per_pack = int(arguments.megabytes_per_pack * 2**20)
         steps[name], times[name] = make_step(strategy, gradients, name, bytes_per_pack), []
         steps[name]()
+    # Not in the timed steps: the kernel's list of sockets takes long enough to delay other workers of this machine.
+    for name, step in steps.items():
+        before = settled_bytes(counter)
+        step()
+        sent[name] = settled_bytes(counter) - before
     for _ in range(arguments.repeats):
         for name, step in steps.items():
-            before, start = counter.bytes_sent(), time.perf_counter()
+            start = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - start)
-            sent[name] = counter.bytes_sent() - before
-    results = {
-        name: {"seconds": statistics.median(values), "bytes": sent[name], "times": values}
-        for name, values in times.items()
-    }
+    results = {name: {"bytes": sent[name], "times": values} for name, values in times.items()}
     print(RESULT_MARK + json.dumps(results), flush=True)
 
 
@@ -127,18 +140,36 @@ def run(command, workers, rate):
 
 
 def print_table(results, arguments, rate):
-    base = results[arguments.variants[0]]["seconds"]
+    medians = {name: statistics.median(row["times"]) for name, row in results.items()}
+    base = medians[arguments.variants[0]]
     ideal = 2 * (arguments.workers - 1) / arguments.workers * arguments.elements / 8
     where = "loopback" if rate is None else f"links of {format_rate(rate)}"
     print(f"{arguments.elements / 1e6:.1f} M values, {arguments.workers} workers on {where}, medians")
     print(f"{'variant':16}{'ms':>8}{'speed-up':>10}{'MB sent':>10}{'bits a value':>14}{'limit':>8}")
-    for name, row in results.items():
-        limit = "" if rate is None else f"{row['seconds'] * rate / row['bytes']:.2f}"
+    for name, seconds in medians.items():
+        sent = results[name]["bytes"]
+        limit = "" if rate is None else f"{seconds * rate / sent:.2f}"
         print(
-            f"{name:16}{row['seconds'] * 1e3:8.1f}{base / row['seconds']:10.2f}{row['bytes'] / 1e6:10.1f}"
-            f"{row['bytes'] / ideal:14.2f}{limit:>8}",
+            f"{name:16}{seconds * 1e3:8.1f}{base / seconds:10.2f}{sent / 1e6:10.1f}{sent / ideal:14.2f}{limit:>8}",
             flush=True,
         )
+
+
+def measure_links(arguments, measure, show):
+    """Measures on each of the links that `arguments` name, shows what came of it, and writes all of it as JSON.
+
+    Args:
+        arguments: With `rate` and `json` as the parsers of exchange.py and peers.py have them.
+        measure: Takes bytes a second, or None for loopback; returns results.
+        show: Takes results and the rate.
+    """
+    runs = []
+    for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
+        runs.append({"rate": rate, "results": measure(rate)})
+        show(runs[-1]["results"], rate)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"arguments": vars(arguments), "runs": runs}, file, indent=2)
 
 
 def main():
@@ -146,13 +177,12 @@ def main():
     if arguments.worker:
         worker(arguments)
         return
-    runs = []
-    for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
-        runs.append({"rate": rate, "results": run(command_of_worker(sys.argv[1:]), arguments.workers, rate)})
-        print_table(runs[-1]["results"], arguments, rate)
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"arguments": vars(arguments), "runs": runs}, file, indent=2)
+    command = command_of_worker(sys.argv[1:])
+    measure_links(
+        arguments,
+        lambda rate: run(command, arguments.workers, rate),
+        lambda results, rate: print_table(results, arguments, rate),
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ what the link needs for the bytes sent: counted by the kernel for this product, 
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ if __package__ in (None, ""):  # run as a script
 
 from benchmarks import emulated_cluster, exchange
 from tf_epgc import launcher
-from tf_epgc.performance import format_rate, parse_rate
+from tf_epgc.performance import format_rate
 
 #: Library -> the module that its environment must have, and the script of its worker.
 PEERS = {"horovod": ("horovod.tensorflow", "horovod_worker.py"), "torch": ("torch.distributed", "torch_worker.py")}
@@ -113,17 +112,14 @@ def table(rows, arguments, rate) -> str:
 def main():
     arguments = parse_arguments()
     emulated_cluster.end_on_signals()
-    runs = []
     try:
-        for rate in map(parse_rate, arguments.rate) if arguments.rate else [None]:
-            rows = measure(arguments, rate)
-            runs.append({"rate": rate, "results": rows})
-            print(table(rows, arguments, rate), flush=True)
+        exchange.measure_links(
+            arguments,
+            lambda rate: measure(arguments, rate),
+            lambda rows, rate: print(table(rows, arguments, rate), flush=True),
+        )
     except (ValueError, emulated_cluster.CannotEmulate, launcher.LaunchTimeout) as e:
         sys.exit(f"peers: {e}")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"arguments": vars(arguments), "runs": runs}, file, indent=2)
 
 
 if __name__ == "__main__":

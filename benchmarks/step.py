@@ -42,12 +42,13 @@ def scale_of(model: str, values: int) -> float:
     return values / performance.network(model).elements
 
 
-def exchange_of(bits: int, scale: float) -> performance.Exchange:
-    """How gradients travel in a step whose tensors are scaled."""
+def exchange_of(bits: int, model: str, scale: float) -> performance.Exchange:
+    """How gradients travel in a step whose tensors are scaled: in as many packs as the network's own."""
+    bytes_per_pack = packing.default_bytes_per_pack(4 * performance.network(model).elements)
     return performance.Exchange(
         bits,
         min_elements=max(1, round(packing.DEFAULT_MIN_ELEMENTS * scale)),
-        bytes_per_pack=max(4, round(packing.DEFAULT_BYTES_PER_PACK * scale)),
+        bytes_per_pack=max(4, round(bytes_per_pack * scale)),
     )
 
 
@@ -140,11 +141,12 @@ class Worker:
 
         import tf_epgc
 
+        self._model = model
         self._scale = scale_of(model, values)
         self._network = performance.network(model).scaled(self._scale)
         tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
         self._tf = tf
-        least = exchange_of(11, self._scale).min_elements
+        least = exchange_of(11, model, self._scale).min_elements
         self._strategy = tf_epgc.EPGCMirroredStrategy(bits=11, min_elements=least)
 
     def calibrate(self, elements: int) -> dict:
@@ -176,7 +178,7 @@ class Worker:
         """A function that makes one step and has been traced."""
         import tf_epgc
 
-        tf, network, exchange = self._tf, self._network, exchange_of(bits or 32, self._scale)
+        tf, network, exchange = self._tf, self._network, exchange_of(bits or 32, self._model, self._scale)
         gradients = [tf.random.stateless_normal([g.elements], [i, 1]) * 1e-4 for i, g in enumerate(network.gradients)]
         forward = compute * network.forward_share
         ready = [forward + (compute - forward) * gradient.ready for gradient in network.gradients]

@@ -86,7 +86,7 @@ class Table:
 
     def predict(self, network, machine, workers, bits):
         scale = step.scale_of(network, self._settings.values)
-        scaled, exchange = performance.network(network).scaled(scale), step.exchange_of(bits, scale)
+        scaled, exchange = performance.network(network).scaled(scale), step.exchange_of(bits, network, scale)
         return performance.predict(scaled, machine, workers, self._settings.one[network], exchange)
 
     def find_rate(self, cluster, session, network, workers, target) -> float:

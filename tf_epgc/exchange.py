@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_epgc import ops
 from tf_epgc.formats import EXACT, CodecConfig
-from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS, PackPlan, TensorSpec, plan_packs
+from tf_epgc.packing import DEFAULT_MIN_ELEMENTS, PackPlan, TensorSpec, plan_packs
 
 _CODED_DTYPES = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 
@@ -26,7 +26,7 @@ class ExchangeConfig:
 
     codec: CodecConfig
     min_elements: int = DEFAULT_MIN_ELEMENTS
-    bytes_per_pack: int = DEFAULT_BYTES_PER_PACK
+    bytes_per_pack: int | None = None  # as `plan_packs` has it
 
 
 @dataclasses.dataclass(frozen=True)

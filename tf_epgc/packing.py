@@ -10,9 +10,11 @@ from tf_epgc.formats import as_index
 #: Smaller tensors travel as float32: what coding them could save is less than what it costs.
 DEFAULT_MIN_ELEMENTS = 1024
 
-#: Bytes of float32 gradients after which a pack is closed. One collective costs a worker 1-2 ms whatever its size;
-#: smaller packs let coding of one overlap sending of another, and both backpropagation (docs/performance.md).
-DEFAULT_BYTES_PER_PACK = 16 * 1024 * 1024
+#: An exchange is divided into so many packs, within the limits below: smaller packs let coding of one overlap sending
+#: of another, and both backpropagation, but a collective costs a worker 1-2 ms whatever its size (docs/performance.md).
+_WANTED_PACKS = 6
+_LEAST_BYTES_PER_PACK = 4 * 1024 * 1024
+_MOST_BYTES_PER_PACK = 16 * 1024 * 1024
 
 
 def checked_min_elements(value) -> int:
@@ -25,6 +27,11 @@ def checked_min_elements(value) -> int:
     if number is None or number < 0:
         raise ValueError(f"min_elements={value!r} is not supported; use an integer of at least 0.")
     return number
+
+
+def default_bytes_per_pack(total_bytes: int) -> int:
+    """Bytes of float32 gradients after which a pack is closed, for an exchange of so many: from 4 to 16 MiB."""
+    return min(max(-(-total_bytes // _WANTED_PACKS), _LEAST_BYTES_PER_PACK), _MOST_BYTES_PER_PACK)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +57,7 @@ class PackPlan:
     exact: tuple[int, ...]
 
 
-def plan_packs(specs: Sequence[TensorSpec], min_elements: int, bytes_per_pack: int) -> PackPlan:
+def plan_packs(specs: Sequence[TensorSpec], min_elements: int, bytes_per_pack: int | None) -> PackPlan:
     """Groups gradients into packs.
 
     The list is walked from its end, as backpropagation makes gradients of the last variables first, so that a pack's
@@ -59,11 +66,14 @@ def plan_packs(specs: Sequence[TensorSpec], min_elements: int, bytes_per_pack: i
     Args:
         specs: One for each gradient, in the order of the variables.
         min_elements: Tensors with fewer elements are not coded.
-        bytes_per_pack: A pack is closed once it holds at least this many bytes of float32; 0 puts all in one.
+        bytes_per_pack: A pack is closed once it holds at least this many bytes of float32; 0 puts all in one, None
+            chooses by `default_bytes_per_pack`.
 
     Returns:
         A `PackPlan`.
     """
+    if bytes_per_pack is None:
+        bytes_per_pack = default_bytes_per_pack(sum(4 * (spec.elements or 0) for spec in specs))
     coded: list[list[int]] = []
     small, exact = [], []
     open_bytes = None

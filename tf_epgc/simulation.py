@@ -22,7 +22,7 @@ from tf_epgc.exchange import (
     sum_duplicate_rows,
 )
 from tf_epgc.formats import CodecConfig
-from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS, checked_min_elements
+from tf_epgc.packing import DEFAULT_MIN_ELEMENTS, checked_min_elements
 
 
 def _simulate_dense(by_replica: Sequence[Sequence[tf.Tensor]], config: ExchangeConfig, step, scale: float):
@@ -74,7 +74,7 @@ def simulate_all_reduce(
     scaling: str | None = None,
     reduce_op: str = "SUM",
     min_elements: int = DEFAULT_MIN_ELEMENTS,
-    bytes_per_pack: int = DEFAULT_BYTES_PER_PACK,
+    bytes_per_pack: int | None = None,
     seed: int = 0,
     step=0,
 ):
@@ -88,7 +88,7 @@ def simulate_all_reduce(
         scaling: `"block"`, `"none"` or None for the format's default.
         reduce_op: `"SUM"` or `"MEAN"`.
         min_elements: Smaller tensors travel as float32.
-        bytes_per_pack: As the strategy's `communication_options` have it.
+        bytes_per_pack: As the strategy's `communication_options` have it; None for the strategy's own choice.
         seed: Of stochastic rounding.
         step: The number of exchanges done before, which stochastic rounding depends on.
 

@@ -11,7 +11,7 @@ from tf_epgc.exchange import ExchangeConfig
 from tf_epgc.extended import EPGCExtended
 from tf_epgc.formats import CodecConfig
 from tf_epgc.options import ExchangeOptions, GradientOptions
-from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS, checked_min_elements
+from tf_epgc.packing import DEFAULT_MIN_ELEMENTS, checked_min_elements
 from tf_epgc.start_up import DEFAULT_START_TIMEOUT
 
 #: Where each strategy of this process begins to number its groups. All workers make the same strategies in one order.
@@ -38,8 +38,8 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         seed: Of stochastic rounding.
         cluster_resolver: As in `MultiWorkerMirroredStrategy`.
         communication_options: `tf.distribute.experimental.CommunicationOptions`; `bytes_per_pack` counts bytes of
-            float32 gradients, by default 16 MiB; without `timeout_seconds` a worker that lives but is stuck is waited
-            for without a limit.
+            float32 gradients, by default a sixth of them all, from 4 to 16 MiB; without `timeout_seconds` a worker
+            that lives but is stuck is waited for without a limit.
         start_timeout: Seconds that workers wait for each other when they start and when they compare variables.
 
     Raises:
@@ -79,9 +79,7 @@ class EPGCMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         _refuse_graph_mode()
         options = _checked_options(communication_options)
         codec = CodecConfig(bits, rounding, scaling, seed)
-        config = ExchangeConfig(
-            codec, checked_min_elements(min_elements), options.bytes_per_pack or DEFAULT_BYTES_PER_PACK
-        )
+        config = ExchangeConfig(codec, checked_min_elements(min_elements), options.bytes_per_pack or None)
         if not isinstance(start_timeout, (int, float)) or isinstance(start_timeout, bool) or not start_timeout > 0:
             raise ValueError(f"start_timeout={start_timeout!r} is not supported; use a number of seconds above 0.")
         self._config = config

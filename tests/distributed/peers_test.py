@@ -25,7 +25,7 @@ def test_what_is_not_given_is_left_out():
 def test_rounds_are_put_together(monkeypatch):
     """Times of all rounds; bytes counted for the product, and those of a ring for others."""
     answers = {
-        "product": {"EPGC-8": {"seconds": 1.0, "times": [1.0, 3.0], "bytes": 77}},
+        "product": {"EPGC-8": {"times": [1.0, 3.0], "bytes": 77}},
         "horovod": {"Horovod float16": [2.0]},
     }
     monkeypatch.setattr(peers, "commands", lambda arguments: {name: [name] for name in answers})

@@ -2,7 +2,7 @@
 
 import unittest
 
-from tf_epgc.packing import PackPlan, TensorSpec, plan_packs
+from tf_epgc.packing import PackPlan, TensorSpec, default_bytes_per_pack, plan_packs
 
 
 def plan(sizes, min_elements=10, bytes_per_pack=400, dtypes=None):
@@ -22,6 +22,13 @@ class PlanTest(unittest.TestCase):
 
     def test_one_pack(self):
         self.assertEqual(plan([1000, 1000], bytes_per_pack=0).coded, ((1, 0),))
+
+    def test_default_is_a_sixth_within_limits(self):
+        mebibytes = [default_bytes_per_pack(n * 2**20) / 2**20 for n in (0, 1, 24, 36, 96, 1000)]
+        self.assertEqual(mebibytes, [4, 4, 4, 6, 16, 16])
+
+    def test_default_packs(self):
+        self.assertEqual(list(map(len, plan([2**18] * 60, bytes_per_pack=None).coded)), [10] * 6)
 
     def test_unknown_sizes_are_coded(self):
         self.assertEqual(plan([None, 5]).coded, ((0,),))

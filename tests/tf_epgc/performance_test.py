@@ -232,7 +232,7 @@ class TestPacks:
     def test_packs_are_the_strategys(self):
         network = performance.network("ResNet50")
         specs = [packing.TensorSpec(g.elements, "float32") for g in network.gradients]
-        plan = packing.plan_packs(specs, 1024, packing.DEFAULT_BYTES_PER_PACK)
+        plan = packing.plan_packs(specs, 1024, None)
         packs = predict(network, Machine(1e9), 2, 0.2, Exchange(8)).packs
         assert sorted(pack.elements for pack in packs) == sorted(
             sum(specs[i].elements for i in positions) for positions in (*plan.coded, plan.small)

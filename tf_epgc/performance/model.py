@@ -11,7 +11,7 @@ import math
 import sys
 
 from tf_epgc.formats import CodecConfig
-from tf_epgc.packing import DEFAULT_BYTES_PER_PACK, DEFAULT_MIN_ELEMENTS, TensorSpec, plan_packs
+from tf_epgc.packing import DEFAULT_MIN_ELEMENTS, TensorSpec, plan_packs
 from tf_epgc.performance.machine import Machine
 from tf_epgc.performance.network import Network
 
@@ -30,7 +30,7 @@ class Exchange:
         bits: 8, 9, 11, 16 or 32.
         scaling: `"block"`, `"none"`, or None for the format's default.
         min_elements: Tensors with fewer values travel as float32.
-        bytes_per_pack: As in the strategy; 0 puts all in one pack.
+        bytes_per_pack: As in the strategy; 0 puts all in one pack, None chooses as the strategy does.
         algorithm: `"all_to_all"` followed by an all-gather, as coded gradients travel; `"ring"`, as TensorFlow adds up
             float32 and float16, one pack after another; None: `"ring"` for 32 bits, else `"all_to_all"`.
 
@@ -41,7 +41,7 @@ class Exchange:
     bits: int = 11
     scaling: str | None = None
     min_elements: int = DEFAULT_MIN_ELEMENTS
-    bytes_per_pack: int = DEFAULT_BYTES_PER_PACK
+    bytes_per_pack: int | None = None
     algorithm: str | None = None
 
     def __post_init__(self):
@@ -54,7 +54,7 @@ class Exchange:
         if self.algorithm == "ring" and self.bits not in (16, 32):
             raise ValueError(f"A ring adds float32 or float16, not {self.bits} bits; use algorithm='all_to_all'.")
         for name in ("min_elements", "bytes_per_pack"):
-            if not getattr(self, name) >= 0:
+            if not (getattr(self, name) or 0) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not supported; use an integer of at least 0.")
 
 
