@@ -11,7 +11,6 @@ from tests.distributed.keras_matrix import (
     EPOCHS,
     FEATURES,
     LOW_PRECISION,
-    ORDER_OF_SUMS,
     aligned,
     case,
     classification,
@@ -340,10 +339,14 @@ def save(k):
     return saved_and_loaded(k, dense, ".keras")
 
 
-@case("saving", tolerance=1e-3, why=ORDER_OF_SUMS, libraries=("keras",))
+@case("saving", libraries=("keras",))
 def save_bn(k):
-    """In Keras 3 only: tf_keras does not save that the layer is synchronized."""
-    return saved_and_loaded(k, with_layer(lambda k: k.layers.BatchNormalization(synchronized=True)), ".keras")
+    """In Keras 3 only: tf_keras does not save that the layer is synchronized.
+
+    No bias before it: its gradient would be zero but for rounding, of which Adam makes steps in any direction.
+    """
+    build = with_layer(lambda k: k.layers.BatchNormalization(synchronized=True), use_bias=False)
+    return saved_and_loaded(k, build, ".keras")
 
 
 @case("saving")

@@ -253,14 +253,14 @@ def classifier(k):
     return dense(k, outputs=3, activation="softmax")
 
 
-def with_layer(make_layer):
-    """A build function with one more layer in the middle."""
+def with_layer(make_layer, use_bias=True):
+    """A build function with one more layer in the middle, after a dense one with or without a bias."""
 
     def build(k):
         return k.keras.Sequential(
             [
                 k.layers.Input((FEATURES,)),
-                k.layers.Dense(32),
+                k.layers.Dense(32, use_bias=use_bias),
                 make_layer(k),
                 k.layers.Activation("relu"),
                 k.layers.Dense(1),
