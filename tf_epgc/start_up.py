@@ -152,9 +152,15 @@ def _greeting(number: int) -> bytes:
 
 
 def _read_line(connection) -> bytes:
+    """What comes until the end of a line, or of the connection; a reset ends it too, if something came before."""
     line = b""
     while not line.endswith(b"\n") and len(line) < _GREETING_BYTES:
-        part = connection.recv(_GREETING_BYTES)
+        try:
+            part = connection.recv(_GREETING_BYTES)
+        except ConnectionError:
+            if not line:
+                raise
+            break
         if not part:
             break
         line += part
@@ -181,7 +187,8 @@ def _greet(address: tuple[str, int], expected: bytes, own: bytes) -> str:
     try:
         with socket.create_connection(address, timeout=_CONNECT_SECONDS) as connection:
             connection.settimeout(_ANSWER_SECONDS)
-            connection.sendall(own)
+            with contextlib.suppress(ConnectionError):  # what speaks first and closes at once is heard all the same
+                connection.sendall(own)
             answer = _read_line(connection)
     except socket.gaierror:
         return "its name cannot be resolved"

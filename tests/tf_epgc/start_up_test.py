@@ -5,6 +5,7 @@ import io
 import json
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -71,7 +72,7 @@ class WaitTest(tf.test.TestCase):
         with self.assertRaisesRegex(start_up.WorkersMissingError, r"its name cannot be resolved"):
             start_up.wait_for_workers(addresses, 0, 0.5)
 
-    def listen(self, worker, answer):
+    def listen(self, worker, answer, waits_for_greeting=False):
         """Something at a worker's address that speaks first, as TensorFlow's server does, or closes, or is silent."""
         server = socket.create_server(start_up.split_address(*self.addresses[worker]))
         self.addCleanup(server.close)
@@ -81,7 +82,10 @@ class WaitTest(tf.test.TestCase):
             with contextlib.suppress(OSError):
                 while True:
                     kept.append(server.accept()[0])
+                    if waits_for_greeting:
+                        kept[-1].recv(100)
                     if answer is not None:
+                        kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
                         kept[-1].sendall(answer)
                         kept.pop().close()
 
@@ -95,6 +99,22 @@ class WaitTest(tf.test.TestCase):
             r"Worker 2 at 127.0.0.1:\d+ is already running since an earlier start, .*; end all workers and start all",
         ):
             start_up.wait_for_workers(self.addresses, 0, 60.0)
+
+    def test_an_answer_before_a_reset_is_heard(self):
+        """Whether the reset comes after the greeting or before it."""
+        self.listen(1, b"\0\0\x18\4\0", waits_for_greeting=True)
+        self.listen(2, b"\0\0\x18\4\0")
+        connect = socket.create_connection
+
+        def connect_and_wait(address, timeout):
+            connection = connect(address, timeout)
+            time.sleep(0.2)
+            return connection
+
+        with mock.patch.object(socket, "create_connection", connect_and_wait):
+            for worker in (1, 2):
+                address = start_up.split_address(*self.addresses[worker])
+                self.assertEqual(start_up._greet(address, b"expected\n", b"own\n"), start_up._STRANGER)
 
     def test_others_that_do_not_answer(self):
         self.listen(1, b"")
