@@ -81,7 +81,10 @@ class TestHosts:
     def test_clean_up_after_a_signal(self, tmp_path, number):
         script = tmp_path / "sleep.py"
         script.write_text("import os, time\nprint(os.environ['EMULATED_HOST'], flush=True)\ntime.sleep(60)")
-        command = [sys.executable, emulated_cluster.__file__, "--hosts", "2", "--rate", "1Mbit/s", str(script)]
+        # A shell's background jobs ignore SIGINT, and so would all that they start.
+        heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        program = [sys.executable, "-c", heed + "from benchmarks import emulated_cluster; emulated_cluster.main()"]
+        command = [*program, "--hosts", "2", "--rate", "1Mbit/s", str(script)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             holder = int(process.stdout.readline().split()[-1])

@@ -201,7 +201,10 @@ def test_an_exception_while_waiting_leaves_no_worker():
     assert wait_until_dead(pids) == []
 
 
+# A shell's background jobs ignore SIGINT, and so would all that they start.
 LAUNCHING_PROGRAM = """
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from tf_epgc import launcher
     worker = [sys.executable, "-c", "import os, time; print('pids', os.getpid(), flush=True); time.sleep(600)"]
     try:
@@ -216,11 +219,14 @@ def test_workers_end_with_the_launching_program(number):
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(path or os.getcwd() for path in sys.path))
     with subprocess.Popen(python(LAUNCHING_PROGRAM), stdout=subprocess.PIPE, text=True, env=environment) as program:
         pids = printed_pids(program.stdout.readline()) + printed_pids(program.stdout.readline())
-        assert len(pids) == 2
-        assert all(map(is_alive, pids))
-        program.send_signal(number)
-        assert wait_until_dead(pids) == []
-        rest = program.stdout.read()
+        try:
+            assert len(pids) == 2
+            assert all(map(is_alive, pids))
+            program.send_signal(number)
+            assert wait_until_dead(pids) == []
+            rest = program.stdout.read()
+        finally:
+            program.kill()
     assert ("interrupted" in rest) == (number == signal.SIGINT)
 
 
