@@ -1,4 +1,4 @@
-# Asks the Python that builds for TensorFlow's flags and pybind11 (tools/build_config.py): EPGC_TF_* and pybind11.
+# Asks the Python that builds for TensorFlow's flags (tools/build_config.py): EPGC_TF_*.
 # Asked anew at each configure, so that another TensorFlow in the same place is noticed.
 
 message(STATUS "tf_epgc: asking ${Python_EXECUTABLE} for TensorFlow's flags")
@@ -41,10 +41,6 @@ epgc_config(EPGC_TF_INCLUDE_DIRS tf_include_dirs)
 epgc_config(EPGC_TF_COMPILE_FLAGS tf_compile_flags)
 epgc_config(EPGC_TF_LIBRARY_DIRS tf_library_dirs)
 epgc_config(EPGC_TF_LINK_FLAGS tf_link_flags)
-epgc_config(EPGC_PYBIND11_CMAKE_DIR pybind11_cmake_dir)
 set(EPGC_COMPILER "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
 
-set(PYBIND11_FINDPYTHON ON)
-find_package(pybind11 CONFIG REQUIRED PATHS ${EPGC_PYBIND11_CMAKE_DIR} NO_DEFAULT_PATH)
-
-message(STATUS "tf_epgc: TensorFlow ${EPGC_TF_VERSION}, ${EPGC_COMPILER}, pybind11 ${pybind11_VERSION}")
+message(STATUS "tf_epgc: TensorFlow ${EPGC_TF_VERSION}, ${EPGC_COMPILER}")

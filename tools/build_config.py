@@ -52,7 +52,6 @@ def python_config():
         "python": sys.executable,
         "python_include_dir": sysconfig.get_path("include"),
         "pybind11_include_dir": pybind11.get_include(),
-        "pybind11_cmake_dir": pybind11.get_cmake_dir(),
     }
 
 

@@ -60,6 +60,17 @@ EPGC_DEVICE void StoreAligned(T value, void* out) {
 #endif
 }
 
+// Stores 16 bytes to global memory with one instruction, whatever the compiler makes of the branches around.
+EPGC_DEVICE void StoreQuadGlobal(const Quad& quad, void* out) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(out)), "r"(quad.word[0]),
+               "r"(quad.word[1]), "r"(quad.word[2]), "r"(quad.word[3])
+               : "memory");
+#else
+  StoreAligned(quad, out);
+#endif
+}
+
 // Loads what may lie anywhere, byte by byte.
 template <typename T>
 EPGC_DEVICE T LoadBytes(const char* in) {
@@ -146,6 +157,16 @@ EPGC_DEVICE uint16_t NarrowFloat(float value) {
 #else
   return NarrowToHalf(FloatToBits(value));
 #endif
+}
+
+// float32 of a float64. A NaN keeps its sign and the upper bits of its payload and becomes a quiet one, as on CPUs; a
+// device's conversion has one NaN for all.
+EPGC_DEVICE float NarrowDouble(double value) {
+  if (value == value) return static_cast<float>(value);
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t sign = static_cast<uint32_t>(bits >> 32) & kFloatSign;
+  return BitsToFloat(sign | kFloatInfinity | 0x400000u | (static_cast<uint32_t>(bits >> 29) & 0x3FFFFFu));
 }
 
 }  // namespace cuda

@@ -39,13 +39,16 @@ inline const char* CheckBlocks(const ShardLayout& layout) {
   return layout.shards * layout.shard_blocks < int64_t{1} << 31 ? nullptr : "more than 2^31 blocks of 1024 values";
 }
 
-// Launches `kernel` on `range`, which must not be empty.
+// Launches `kernel` on `range`, which must not be empty. Returns what this launch came to, not an earlier error.
 template <typename... Parameters, typename... Arguments>
 const char* Launch(void (*kernel)(BlockRange, Parameters...), BlockRange range, CUstream_st* stream,
                    const Arguments&... arguments) {
   const unsigned grid = (range.last - range.first + kBlockWarps - 1) / kBlockWarps;
-  kernel<<<grid, kThreads, 0, stream>>>(range, arguments...);
-  const cudaError_t error = cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(grid);
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, range, arguments...);
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

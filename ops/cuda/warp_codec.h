@@ -83,8 +83,8 @@ EPGC_DEVICE void EncodeBlock(const Warp& warp, const Pass& pass, const Block& bl
   });
 }
 
-EPGC_DEVICE float DecodeFactor(const Pass& pass, const uint32_t* packed, const Block& block) {
-  return pass.scaled ? PowerOfTwo(-ReadShift(packed, block)) : 1.0f;
+EPGC_DEVICE int LoadShift(const Pass& pass, const uint32_t* packed, const Block& block) {
+  return pass.scaled ? ReadShift(packed, block) : 0;
 }
 
 template <int kBits, Rounding kRounding, typename Warp, typename Table>
@@ -103,14 +103,14 @@ EPGC_DEVICE void UnpackBlock(const Warp& warp, const Pass& pass, const Table& ta
   if (table.count == 0 || block.first >= table.end[table.count - 1]) return;
   WordsInFlight<kBits, Warp> words;
   words.Load(warp, packed + block.word_offset, static_cast<int>(block.size / kGroupSize) * kBits);
-  const float factor = DecodeFactor(pass, packed, block);
+  const float factor = PowerOfTwo(-LoadShift(pass, packed, block));
   typename Warp::template Lanes<Values> values;
   DecodeWords<kBits, false>(warp, words.Arrive(warp, stage), factor, &values);
   warp.Sync();
   StoreValues(warp, table, block.first, static_cast<int>(block.size), values, stage);
 }
 
-// Each row's words are fetched while those of the row before are decoded.
+// Each row's words and shift are fetched while those of the row before are decoded.
 template <int kBits, Rounding kRounding, typename Warp>
 EPGC_DEVICE void ReduceBlock(const Warp& warp, const Pass& pass, const uint32_t* rows, int64_t num_rows, float scale,
                              uint32_t number, Stage* stage, uint32_t* out) {
@@ -121,12 +121,16 @@ EPGC_DEVICE void ReduceBlock(const Warp& warp, const Pass& pass, const uint32_t*
   // -0 plus the first row is that row, signs of zeros included.
   const float start = num_rows > 0 ? -0.0f : 0.0f;
   warp.Each([&](int lane) { EPGC_UNROLL for (int i = 0; i < 4 * kLaneFours; ++i) sum[lane].x[i] = start; });
-  if (num_rows > 0) words.Load(warp, rows + block.word_offset, count);
+  int shift = 0;
+  const auto fetch = [&](const uint32_t* packed) {
+    words.Load(warp, packed + block.word_offset, count);
+    shift = LoadShift(pass, packed, block);
+  };
+  if (num_rows > 0) fetch(rows);
   for (int64_t row = 0; row < num_rows; ++row) {
-    const uint32_t* packed = rows + row * pass.layout.shard_words;
-    const float factor = DecodeFactor(pass, packed, block);
+    const float factor = PowerOfTwo(-shift);
     const uint32_t* arrived = words.Arrive(warp, stage);
-    if (row + 1 < num_rows) words.Load(warp, packed + pass.layout.shard_words + block.word_offset, count);
+    if (row + 1 < num_rows) fetch(rows + (row + 1) * pass.layout.shard_words);
     DecodeWords<kBits, true>(warp, arrived, factor, &sum);
     warp.Sync();
   }

@@ -44,7 +44,8 @@ template <DType kDType>
 EPGC_DEVICE float ToFloat(Element<kDType> x) {
   if constexpr (kDType == DType::kFloat16) return BitsToFloat(WidenHalf(x));
   if constexpr (kDType == DType::kBFloat16) return BitsToFloat(static_cast<uint32_t>(x) << 16);
-  if constexpr (kDType == DType::kFloat32 || kDType == DType::kFloat64) return static_cast<float>(x);
+  if constexpr (kDType == DType::kFloat64) return NarrowDouble(x);
+  if constexpr (kDType == DType::kFloat32) return x;
 }
 
 template <DType kDType>

@@ -182,7 +182,7 @@ EPGC_DEVICE void StoreWords(const Warp& warp, const Stage& stage, int count, uin
       if (first >= count) continue;
       const Quad quad = LoadAligned<Quad>(stage.word + 4 * (32 * part + lane));
       if (first >= 0 && first + 4 <= count) {
-        StoreAligned(quad, out + first);
+        StoreQuadGlobal(quad, out + first);
       } else {
         EPGC_UNROLL for (int k = 0; k < 4; ++k) {
           if (first + k >= 0 && first + k < count) out[first + k] = quad.word[k];

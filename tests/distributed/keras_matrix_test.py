@@ -1,5 +1,6 @@
 """Keras 3 and tf_keras train on two workers what they train on one, with the exact and with a coded exchange."""
 
+import concurrent.futures
 import functools
 
 import numpy as np
@@ -54,6 +55,14 @@ def workers(section, library, bits, count=2):
     """The section on so many workers: one dict of results a worker."""
     arguments = dict(section=section, library=library, kind=keras_matrix.KIND, bits=bits)
     return harness.run_workers(TARGET, workers=count, kwargs=arguments, timeout=SECONDS)
+
+
+def single_and_workers(section, library, bits, count=2):
+    """Both at the same time: start-up and waiting leave processors idle."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        alone = pool.submit(single, section, library)
+        together = workers(section, library, bits, count)
+        return alone.result(), together
 
 
 def leaves(value, path=""):
@@ -128,7 +137,7 @@ def each_case(section, library, check):
 
 
 def check_like_one_process(section, library, count):
-    alone, together = single(section, library), workers(section, library, 32, count)
+    alone, together = single_and_workers(section, library, 32, count)
 
     def check(case):
         reference, results = alone[case.name], [results[case.name] for results in together]
@@ -162,7 +171,7 @@ def test_more_workers(section, library, count):
 @pytest.mark.timeout(2 * SECONDS)
 @each_section(left_out=EXACT_ONLY, tf_keras=CODED_TF_KERAS)
 def test_coded_exchange_trains_and_keeps_the_workers_alike(section, library):
-    alone, together = single(section, library), workers(section, library, 11)
+    alone, together = single_and_workers(section, library, 11)
 
     def check(case):
         reference, results = alone[case.name], [results[case.name] for results in together]

@@ -1,6 +1,6 @@
 // epgc_cuda: the CUDA kernels for their tests and their benchmark. Takes everything that has __cuda_array_interface__
-// (CuPy, PyTorch, and the Buffer here, which needs neither), C-contiguous. numpy and its like have no bfloat16: where
-// the dtype of an array is uint16, it holds bfloat16.
+// (CuPy, PyTorch, and the Buffer here, which needs neither), C-contiguous. numpy and its like have no bfloat16: an
+// array of uint16 holds bfloat16.
 #include <cuda_runtime.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -88,7 +88,7 @@ Array ArrayOf(const py::object& object) {
 DType ParseDType(const std::string& type) {
   if (type == "<f4") return DType::kFloat32;
   if (type == "<f2") return DType::kFloat16;
-  if (type == "<u2") return DType::kBFloat16;
+  if (type == "<u2" || type == "<V2") return DType::kBFloat16;  // PyTorch has the latter
   if (type == "<f8") return DType::kFloat64;
   throw py::type_error("An array has the type '" + type + "'; use '<f4', '<f2', '<f8', or '<u2' for bfloat16.");
 }

@@ -48,6 +48,8 @@ def arrays_of(library, values, words):
         cupy = pytest.importorskip("cupy")
         return cupy.asarray(values), cupy.empty(words, np.uint32), cupy.zeros(values.shape, np.float32), cupy.asnumpy
     torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch is for CPUs only")
     on_device = torch.from_numpy(values).cuda()
     out = torch.empty(words, dtype=torch.int32, device="cuda")
     return on_device, out, torch.zeros_like(on_device), lambda array: array.cpu().numpy()
