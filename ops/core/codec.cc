@@ -34,7 +34,8 @@ class Coder {
  public:
   explicit Coder(const CodecOptions& options)
       : kernels_(*ActiveKernels()),
-        encode_(kernels_.encode[FormatIndex(options.bits)][static_cast<int>(options.rounding)]),
+        encode_(kernels_.encode.of[FormatIndex(options.bits)][static_cast<int>(options.rounding)]),
+        encode_ordinary_(kernels_.encode_ordinary.of[FormatIndex(options.bits)][static_cast<int>(options.rounding)]),
         decode_(kernels_.decode[FormatIndex(options.bits)]),
         decode_add_(kernels_.decode_add[FormatIndex(options.bits)]),
         bits_(options.bits),
@@ -49,8 +50,11 @@ class Coder {
 
   // Codes `size` values whose first has the index `index` in the random stream, and returns their shift.
   int Encode(const float* values, int64_t size, int64_t index, uint32_t* words) const {
-    const int shift = scaled_ ? BlockShift(kernels_.largest_finite(values, size)) : 0;
-    encode_(values, size / kGroupSize, PowerOfTwo(shift), key_, static_cast<uint64_t>(index), words);
+    const uint32_t largest = scaled_ ? kernels_.largest(values, size) : kFloatInfinity;
+    const bool ordinary = largest < kFloatInfinity;
+    const int shift = scaled_ ? BlockShift(ordinary ? largest : kernels_.largest_finite(values, size)) : 0;
+    const EncodeKernel encode = ordinary ? encode_ordinary_ : encode_;
+    encode(values, size / kGroupSize, PowerOfTwo(shift), key_, static_cast<uint64_t>(index), words);
     return shift;
   }
 
@@ -94,6 +98,7 @@ class Coder {
 
   const KernelTable& kernels_;
   const EncodeKernel encode_;
+  const EncodeKernel encode_ordinary_;
   const DecodeKernel decode_;
   const DecodeKernel decode_add_;
   const int bits_;

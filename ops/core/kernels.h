@@ -14,7 +14,8 @@
 namespace epgc {
 
 // Multiplies `groups` * 32 values by `factor`, a power of two, and writes their codes. `index` is the first value's, a
-// multiple of 32; it and `key` matter to stochastic rounding only.
+// multiple of 32; it and `key` matter to stochastic rounding only. `encode_ordinary` may take a shorter way: there no
+// value is NaN or infinite, and none reaches 2^15 when multiplied.
 using EncodeKernel = void (*)(const float* values, int64_t groups, float factor, RandomKey key, uint64_t index,
                               uint32_t* words);
 
@@ -50,12 +51,19 @@ inline int64_t BytesBeforeLine(const void* address, int64_t size) {
   return before < size ? before : size;
 }
 
+struct EncodeTable {
+  EncodeKernel of[kNumFormats][kNumRoundings];  // [FormatIndex(bits)][rounding]
+};
+
 struct KernelTable {
   const char* name;
-  EncodeKernel encode[kNumFormats][kNumRoundings];  // [FormatIndex(bits)][rounding]
+  EncodeTable encode;
+  EncodeTable encode_ordinary;
   DecodeKernel decode[kNumFormats];
   DecodeKernel decode_add[kNumFormats];
-  // Pattern of the largest finite magnitude of `size` values, a multiple of 32; 0 if there is none.
+  // Pattern of the largest magnitude of `size` values, a multiple of 32, and of the largest finite one; 0 if there is
+  // none.
+  uint32_t (*largest)(const float* values, int64_t size);
   uint32_t (*largest_finite)(const float* values, int64_t size);
   // values[i] *= factor; `size` is a multiple of 32.
   void (*multiply)(float* values, int64_t size, float factor);
@@ -70,23 +78,35 @@ const KernelTable* ScalarKernels();
 const KernelTable* Avx2Kernels();
 const KernelTable* Avx512Kernels();
 
-// Fills a table from the static members that each instruction set's class has: Encode<bits, rounding>, Decode<bits,
-// add>, LargestFinite, Multiply, kStream, ToFloat<dtype>, FromFloat<dtype>.
-template <typename Isa>
-constexpr KernelTable MakeKernelTable(const char* name) {
+template <typename Isa, bool kOrdinary>
+constexpr EncodeTable MakeEncodeTable() {
   constexpr auto kT = Rounding::kTruncate;
   constexpr auto kN = Rounding::kNearest;
   constexpr auto kS = Rounding::kStochastic;
+  return {{{&Isa::template Encode<8, kT, kOrdinary>, &Isa::template Encode<8, kN, kOrdinary>,
+            &Isa::template Encode<8, kS, kOrdinary>},
+           {&Isa::template Encode<9, kT, kOrdinary>, &Isa::template Encode<9, kN, kOrdinary>,
+            &Isa::template Encode<9, kS, kOrdinary>},
+           {&Isa::template Encode<11, kT, kOrdinary>, &Isa::template Encode<11, kN, kOrdinary>,
+            &Isa::template Encode<11, kS, kOrdinary>},
+           {&Isa::template Encode<16, kT, kOrdinary>, &Isa::template Encode<16, kN, kOrdinary>,
+            &Isa::template Encode<16, kS, kOrdinary>},
+           {&Isa::template Encode<32, kT, kOrdinary>, &Isa::template Encode<32, kT, kOrdinary>,
+            &Isa::template Encode<32, kT, kOrdinary>}}};
+}
+
+// Fills a table from the static members that each instruction set's class has: Encode<bits, rounding, ordinary>,
+// Decode<bits, add>, Largest, LargestFinite, Multiply, kStream, ToFloat<dtype>, FromFloat<dtype>.
+template <typename Isa>
+constexpr KernelTable MakeKernelTable(const char* name) {
   return {name,
-          {{&Isa::template Encode<8, kT>, &Isa::template Encode<8, kN>, &Isa::template Encode<8, kS>},
-           {&Isa::template Encode<9, kT>, &Isa::template Encode<9, kN>, &Isa::template Encode<9, kS>},
-           {&Isa::template Encode<11, kT>, &Isa::template Encode<11, kN>, &Isa::template Encode<11, kS>},
-           {&Isa::template Encode<16, kT>, &Isa::template Encode<16, kN>, &Isa::template Encode<16, kS>},
-           {&Isa::template Encode<32, kT>, &Isa::template Encode<32, kT>, &Isa::template Encode<32, kT>}},
+          MakeEncodeTable<Isa, false>(),
+          MakeEncodeTable<Isa, true>(),
           {&Isa::template Decode<8, false>, &Isa::template Decode<9, false>, &Isa::template Decode<11, false>,
            &Isa::template Decode<16, false>, &Isa::template Decode<32, false>},
           {&Isa::template Decode<8, true>, &Isa::template Decode<9, true>, &Isa::template Decode<11, true>,
            &Isa::template Decode<16, true>, &Isa::template Decode<32, true>},
+          &Isa::Largest,
           &Isa::LargestFinite,
           &Isa::Multiply,
           Isa::kStream,

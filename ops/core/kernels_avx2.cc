@@ -48,11 +48,11 @@ inline __m256i UpperHalves(__m256i first, __m256i second) {
 
 // Rounds to kMantissa mantissa bits as binary16 has them, subnormals included: adding and subtracting 1.5 * 2^k, whose
 // last bit is worth the gap, leaves a multiple of the gap. Too large and non-finite values stay so.
-template <int kMantissa>
+template <int kMantissa, bool kOrdinary>
 inline __m256 RoundToGap(__m256 x) {
   const __m256i exponent = _mm256_and_si256(Bits(x), Set32(kFloatInfinity));
-  const __m256i in_range =
-      _mm256_min_epi32(_mm256_max_epi32(exponent, Set32(kHalfMinExponent << 23)), Set32(143u << 23));
+  __m256i in_range = _mm256_max_epi32(exponent, Set32(kHalfMinExponent << 23));
+  if constexpr (!kOrdinary) in_range = _mm256_min_epi32(in_range, Set32(143u << 23));
   const __m256 magic = Float(_mm256_add_epi32(in_range, Set32(((23u - kMantissa) << 23) + 0x400000u)));
   const __m256 rounded = _mm256_sub_ps(_mm256_add_ps(x, magic), magic);
   return Float(_mm256_or_si256(Bits(rounded), Sign(Bits(x))));
@@ -65,14 +65,14 @@ inline __m256 OverflowToInfinity(__m256 x) {
   return _mm256_blendv_ps(x, Float(infinity), too_large);
 }
 
-template <int kBits, Rounding kRounding>
+template <int kBits, Rounding kRounding, bool kOrdinary>
 inline __m128i ToHalf(__m256 x) {
   if constexpr (kRounding == Rounding::kTruncate) {
-    return _mm256_cvtps_ph(OverflowToInfinity(x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    return _mm256_cvtps_ph(kOrdinary ? x : OverflowToInfinity(x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   } else if constexpr (kBits == 16) {
     return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   } else {
-    return _mm256_cvtps_ph(RoundToGap<kBits - 6>(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return _mm256_cvtps_ph(RoundToGap<kBits - 6, kOrdinary>(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
 }
 
@@ -98,16 +98,17 @@ inline __m256i StochasticHalf(__m256i pattern, __m256i random) {
 }
 
 // The image of EncodeImage<9, kRounding> in the upper half of each lane.
-template <Rounding kRounding>
+template <Rounding kRounding, bool kOrdinary>
 inline __m256i PowerOfTwoImage(__m256i pattern, __m256i random) {
   const __m256i a = Magnitude(pattern);
-  const __m256i finite = _mm256_min_epi32(a, Set32(kFloatInfinity));
+  const __m256i finite = kOrdinary ? a : _mm256_min_epi32(a, Set32(kFloatInfinity));
   __m256i rounded = finite;
   if constexpr (kRounding == Rounding::kStochastic) rounded = _mm256_add_epi32(finite, _mm256_srli_epi32(random, 9));
   if constexpr (kRounding == Rounding::kNearest) {
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(finite, 23), Set32(1));
     rounded = _mm256_add_epi32(_mm256_add_epi32(finite, Set32(0x3FFFFF)), odd);
   }
+  if constexpr (kOrdinary) return _mm256_or_si256(rounded, Sign(pattern));
   const __m256i is_nan = _mm256_cmpgt_epi32(a, Set32(kFloatInfinity));
   return _mm256_or_si256(rounded, _mm256_andnot_si256(is_nan, Sign(pattern)));
 }
@@ -123,27 +124,29 @@ inline __m256i RandomWords(RandomKey key, uint32_t high, uint32_t index_low) {
 }
 
 // The images of 8 values in the upper halves of the lanes, for the modes that work on integers.
-template <int kBits, Rounding kRounding>
+template <int kBits, Rounding kRounding, bool kOrdinary>
 inline __m256i ImageByInteger(__m256 x, RandomKey key, uint64_t index) {
   __m256i random = _mm256_setzero_si256();
   if constexpr (kRounding == Rounding::kStochastic) {
     random = RandomWords(key, RandomHighWord(key, index), static_cast<uint32_t>(index));
   }
   if constexpr (kBits == 9) {
-    return PowerOfTwoImage<kRounding>(Bits(x), random);
+    return PowerOfTwoImage<kRounding, kOrdinary>(Bits(x), random);
   } else {
     return StochasticHalf<kBits>(Bits(x), random);
   }
 }
 
 // Images of the values 0-7 in `first` and 16-23 in `second`, or 8-15 and 24-31; `index` is that of the first one.
-template <int kBits, Rounding kRounding>
+template <int kBits, Rounding kRounding, bool kOrdinary>
 inline __m256i Images(__m256 first, __m256 second, RandomKey key, uint64_t index) {
   if constexpr (kBits == 9 || kRounding == Rounding::kStochastic) {
-    return UpperHalves(ImageByInteger<kBits, kRounding>(first, key, index),
-                       ImageByInteger<kBits, kRounding>(second, key, index + 16));
+    return UpperHalves(ImageByInteger<kBits, kRounding, kOrdinary>(first, key, index),
+                       ImageByInteger<kBits, kRounding, kOrdinary>(second, key, index + 16));
   } else {
-    return CanonicalNaN(_mm256_set_m128i(ToHalf<kBits, kRounding>(second), ToHalf<kBits, kRounding>(first)));
+    const __m256i images =
+        _mm256_set_m128i(ToHalf<kBits, kRounding, kOrdinary>(second), ToHalf<kBits, kRounding, kOrdinary>(first));
+    return kOrdinary ? images : CanonicalNaN(images);
   }
 }
 
@@ -201,7 +204,7 @@ inline void StoreOrAdd(__m256 decoded, float* values) {
 }
 
 struct Avx2 {
-  template <int kBits, Rounding kRounding>
+  template <int kBits, Rounding kRounding, bool kOrdinary>
   static void Encode(const float* values, int64_t groups, float factor, RandomKey key, uint64_t index,
                      uint32_t* words) {
     if constexpr (kBits == 32) {
@@ -212,9 +215,9 @@ struct Avx2 {
         PrefetchValues(values);
         __m256 x[4];
         for (int i = 0; i < 4; ++i) x[i] = _mm256_mul_ps(_mm256_loadu_ps(values + 8 * i), factors);
-        StoreImages<kBits>(
-            {Images<kBits, kRounding>(x[0], x[2], key, index), Images<kBits, kRounding>(x[1], x[3], key, index + 8)},
-            words);
+        StoreImages<kBits>({Images<kBits, kRounding, kOrdinary>(x[0], x[2], key, index),
+                            Images<kBits, kRounding, kOrdinary>(x[1], x[3], key, index + 8)},
+                           words);
       }
     }
   }
@@ -237,7 +240,7 @@ struct Avx2 {
     }
   }
 
-  static uint32_t LargestFinite(const float* values, int64_t size) {
+  static uint32_t Largest(const float* values, int64_t size) {
     __m256i largest[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (int64_t i = 0; i < size; i += 16) {
       for (int half = 0; half < 2; ++half) {
@@ -245,11 +248,10 @@ struct Avx2 {
         largest[half] = _mm256_max_epi32(largest[half], a);
       }
     }
-    const uint32_t result = LargestLane(_mm256_max_epi32(largest[0], largest[1]));
-    return result < kFloatInfinity ? result : LargestAmongNonFinite(values, size);
+    return LargestLane(_mm256_max_epi32(largest[0], largest[1]));
   }
 
-  static uint32_t LargestAmongNonFinite(const float* values, int64_t size) {
+  static uint32_t LargestFinite(const float* values, int64_t size) {
     __m256i largest = _mm256_setzero_si256();
     for (int64_t i = 0; i < size; i += 8) {
       const __m256i a = Magnitude(Bits(_mm256_loadu_ps(values + i)));

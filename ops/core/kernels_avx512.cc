@@ -55,11 +55,11 @@ inline __m512i UpperHalves(__m512i low, __m512i high) {
 
 // Rounds to kMantissa mantissa bits as binary16 has them, subnormals included: adding and subtracting 1.5 * 2^k, whose
 // last bit is worth the gap, leaves a multiple of the gap. Too large and non-finite values stay so.
-template <int kMantissa>
+template <int kMantissa, bool kOrdinary>
 inline __m512 RoundToGap(__m512 x) {
   const __m512i exponent = _mm512_and_si512(Bits(x), Set32(kFloatInfinity));
-  const __m512i in_range =
-      _mm512_min_epu32(_mm512_max_epu32(exponent, Set32(kHalfMinExponent << 23)), Set32(143u << 23));
+  __m512i in_range = _mm512_max_epu32(exponent, Set32(kHalfMinExponent << 23));
+  if constexpr (!kOrdinary) in_range = _mm512_min_epu32(in_range, Set32(143u << 23));
   const __m512 magic = Float(_mm512_add_epi32(in_range, Set32(((23u - kMantissa) << 23) + 0x400000u)));
   const __m512 rounded = Sub(Add(x, magic), magic);
   return Float(OrAnd(Bits(rounded), Bits(x), Set32(kFloatSign)));
@@ -71,14 +71,14 @@ inline __m512 OverflowToInfinity(__m512 x) {
   return Float(_mm512_mask_mov_epi32(Bits(x), too_large, OrAnd(Set32(kFloatInfinity), Bits(x), Set32(kFloatSign))));
 }
 
-template <int kBits, Rounding kRounding>
+template <int kBits, Rounding kRounding, bool kOrdinary>
 inline __m256i ToHalf(__m512 x) {
   if constexpr (kRounding == Rounding::kTruncate) {
-    return _mm512_cvtps_ph(OverflowToInfinity(x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    return _mm512_cvtps_ph(kOrdinary ? x : OverflowToInfinity(x), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   } else if constexpr (kBits == 16) {
     return _mm512_cvtps_ph(x, kToNearest);
   } else {
-    return _mm512_cvtps_ph(RoundToGap<kBits - 6>(x), kToNearest);
+    return _mm512_cvtps_ph(RoundToGap<kBits - 6, kOrdinary>(x), kToNearest);
   }
 }
 
@@ -104,16 +104,17 @@ inline __m512i StochasticHalf(__m512i pattern, __m512i random) {
 }
 
 // The image of EncodeImage<9, kRounding> in the upper half of each lane.
-template <Rounding kRounding>
+template <Rounding kRounding, bool kOrdinary>
 inline __m512i PowerOfTwoImage(__m512i pattern, __m512i random) {
   const __m512i a = _mm512_and_si512(pattern, Set32(~kFloatSign));
-  const __m512i finite = _mm512_min_epu32(a, Set32(kFloatInfinity));
+  const __m512i finite = kOrdinary ? a : _mm512_min_epu32(a, Set32(kFloatInfinity));
   __m512i rounded = finite;
   if constexpr (kRounding == Rounding::kStochastic) rounded = _mm512_add_epi32(finite, _mm512_srli_epi32(random, 9));
   if constexpr (kRounding == Rounding::kNearest) {
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(finite, 23), Set32(1));
     rounded = _mm512_add_epi32(_mm512_add_epi32(finite, Set32(0x3FFFFF)), odd);
   }
+  if constexpr (kOrdinary) return OrAnd(rounded, pattern, Set32(kFloatSign));
   const __mmask16 is_number = _mm512_cmple_epu32_mask(a, Set32(kFloatInfinity));
   return _mm512_mask_or_epi32(rounded, is_number, rounded, _mm512_and_si512(pattern, Set32(kFloatSign)));
 }
@@ -127,28 +128,29 @@ inline __m512i RandomWords(RandomKey key, uint32_t high, __m512i low) {
   return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
 }
 
-template <int kBits, Rounding kRounding>
+template <int kBits, Rounding kRounding, bool kOrdinary>
 inline __m512i ImagesByInteger(__m512 low, __m512 high, __m512i random_low, __m512i random_high) {
   if constexpr (kBits == 9) {
-    return UpperHalves(PowerOfTwoImage<kRounding>(Bits(low), random_low),
-                       PowerOfTwoImage<kRounding>(Bits(high), random_high));
+    return UpperHalves(PowerOfTwoImage<kRounding, kOrdinary>(Bits(low), random_low),
+                       PowerOfTwoImage<kRounding, kOrdinary>(Bits(high), random_high));
   } else {
     return UpperHalves(StochasticHalf<kBits>(Bits(low), random_low), StochasticHalf<kBits>(Bits(high), random_high));
   }
 }
 
-template <int kBits, Rounding kRounding>
+template <int kBits, Rounding kRounding, bool kOrdinary>
 inline __m512i Images(__m512 low, __m512 high, RandomKey key, uint64_t index) {
   if constexpr (kRounding == Rounding::kStochastic) {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i first = _mm512_add_epi32(lanes, Set32(static_cast<uint32_t>(index)));
     const uint32_t high_word = RandomHighWord(key, index);
-    return ImagesByInteger<kBits, kRounding>(low, high, RandomWords(key, high_word, first),
-                                             RandomWords(key, high_word, _mm512_add_epi32(first, Set32(16))));
+    return ImagesByInteger<kBits, kRounding, kOrdinary>(
+        low, high, RandomWords(key, high_word, first), RandomWords(key, high_word, _mm512_add_epi32(first, Set32(16))));
   } else if constexpr (kBits == 9) {
-    return ImagesByInteger<kBits, kRounding>(low, high, _mm512_setzero_si512(), _mm512_setzero_si512());
+    return ImagesByInteger<kBits, kRounding, kOrdinary>(low, high, _mm512_setzero_si512(), _mm512_setzero_si512());
   } else {
-    return CanonicalNaN(Join(ToHalf<kBits, kRounding>(low), ToHalf<kBits, kRounding>(high)));
+    const __m512i images = Join(ToHalf<kBits, kRounding, kOrdinary>(low), ToHalf<kBits, kRounding, kOrdinary>(high));
+    return kOrdinary ? images : CanonicalNaN(images);
   }
 }
 
@@ -193,7 +195,7 @@ inline void StoreOrAdd(__m512 decoded, float* values) {
 }
 
 struct Avx512 {
-  template <int kBits, Rounding kRounding>
+  template <int kBits, Rounding kRounding, bool kOrdinary>
   static void Encode(const float* values, int64_t groups, float factor, RandomKey key, uint64_t index,
                      uint32_t* words) {
     if constexpr (kBits == 32) {
@@ -204,7 +206,7 @@ struct Avx512 {
         PrefetchValues(values);
         const __m512 low = Mul(_mm512_loadu_ps(values), factors);
         const __m512 high = Mul(_mm512_loadu_ps(values + 16), factors);
-        StoreImages<kBits>(Images<kBits, kRounding>(low, high, key, index), words);
+        StoreImages<kBits>(Images<kBits, kRounding, kOrdinary>(low, high, key, index), words);
       }
     }
   }
@@ -227,7 +229,7 @@ struct Avx512 {
     }
   }
 
-  static uint32_t LargestFinite(const float* values, int64_t size) {
+  static uint32_t Largest(const float* values, int64_t size) {
     // Without the sign bit, shifted out at the top.
     __m512i largest[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int64_t i = 0; i < size; i += 32) {
@@ -236,11 +238,10 @@ struct Avx512 {
         largest[half] = _mm512_max_epu32(largest[half], magnitude);
       }
     }
-    const uint32_t result = _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])) >> 1;
-    return result < kFloatInfinity ? result : LargestAmongNonFinite(values, size);
+    return _mm512_reduce_max_epu32(_mm512_max_epu32(largest[0], largest[1])) >> 1;
   }
 
-  static uint32_t LargestAmongNonFinite(const float* values, int64_t size) {
+  static uint32_t LargestFinite(const float* values, int64_t size) {
     __m512i largest = _mm512_setzero_si512();
     for (int64_t i = 0; i < size; i += 16) {
       const __m512i a = _mm512_and_si512(_mm512_loadu_si512(values + i), Set32(~kFloatSign));

@@ -53,7 +53,7 @@ void UnpackImages(const uint32_t* words, uint16_t* images) {
 }
 
 struct Scalar {
-  template <int kBits, Rounding kRounding>
+  template <int kBits, Rounding kRounding, bool /*kOrdinary*/>
   static void Encode(const float* values, int64_t groups, float factor, RandomKey key, uint64_t index,
                      uint32_t* words) {
     if constexpr (kBits == 32) {
@@ -90,8 +90,17 @@ struct Scalar {
     }
   }
 
-  static uint32_t LargestFinite(const float* values, int64_t size) {
+  static uint32_t Largest(const float* values, int64_t size) {
     int32_t largest = 0;  // signed, which SSE2 can compare
+    for (int64_t i = 0; i < size; ++i) {
+      const int32_t a = static_cast<int32_t>(FloatToBits(values[i]) & ~kFloatSign);
+      largest = a > largest ? a : largest;
+    }
+    return static_cast<uint32_t>(largest);
+  }
+
+  static uint32_t LargestFinite(const float* values, int64_t size) {
+    int32_t largest = 0;
     for (int64_t i = 0; i < size; ++i) {
       const int32_t a = static_cast<int32_t>(FloatToBits(values[i]) & ~kFloatSign);
       const int32_t finite = a < static_cast<int32_t>(kFloatInfinity) ? a : 0;

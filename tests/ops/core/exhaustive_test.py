@@ -6,27 +6,47 @@ import pytest
 from tests.ops.core import codec_cases as cases
 from tf_epgc import _core
 
-CHUNK = 1 << 24
+BLOCKS = 1 << 14
+#: Patterns in a block, whose first value is 2^14: scaled, the block stays as it is, if all are below 2^15.
+IN_BLOCK = _core.BLOCK_SIZE - 1
+CHUNK = BLOCKS * IN_BLOCK
+FIRST, LIMIT = cases.patterns([2.0**14, 2.0**15])
+
+
+def is_ordinary(first):
+    """Whether all magnitudes of the chunk are below 2^15, so that the shorter way of scaled blocks codes them."""
+    magnitude = first % (1 << 31)
+    return magnitude + CHUNK <= LIMIT
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 @pytest.mark.parametrize("bits", cases.CODED_BITS)
 def test_every_pattern(bits, rounding):
-    words = _core.shard_layout(CHUNK, 1, bits, "none")["shard_words"]
-    expected, actual = np.empty((2, 1, words), np.uint32)
-    patterns = np.arange(CHUNK, dtype=np.uint32)
+    layouts = {scaling: _core.shard_layout(BLOCKS * 1024, 1, bits, scaling) for scaling in cases.SCALINGS}
+    expected, actual = (
+        {scaling: np.empty((1, layout["shard_words"]), np.uint32) for scaling, layout in layouts.items()} for _ in "12"
+    )
+    codes = {scaling: slice(layout["shift_words"], None) for scaling, layout in layouts.items()}
+    ascending = np.arange(CHUNK, dtype=np.uint32).reshape(BLOCKS, IN_BLOCK)
+    patterns = np.full((BLOCKS, 1 + IN_BLOCK), FIRST)
     vector_isas = [isa for isa in _core.runnable_isas() if isa != "scalar"]
     before = _core.active_isa()
+
+    def pack(isa, scaling, out):
+        _core.set_isa_for_test(isa)
+        options = {"seed": first, "threads": 2, "out": out[scaling]}
+        return _core.pack([cases.floats(patterns)], 1, bits, rounding, scaling, **options)[:, codes[scaling]]
+
     try:
         for first in range(0, 1 << 32, CHUNK):
-            values = [cases.floats(patterns + np.uint32(first))]
-            options = {"seed": first, "threads": 2}
-            _core.set_isa_for_test("scalar")
-            _core.pack(values, 1, bits, rounding, "none", out=expected, **options)
+            np.add(ascending, np.uint32(first), out=patterns[:, 1:])
+            scalings = cases.SCALINGS if is_ordinary(first) else ("none",)
+            wanted = pack("scalar", scalings[-1], expected)
             for isa in vector_isas:
-                _core.set_isa_for_test(isa)
-                _core.pack(values, 1, bits, rounding, "none", out=actual, **options)
-                assert np.array_equal(actual, expected), f"{isa} differs within the patterns from {first:#010x} on"
+                for scaling in scalings:
+                    assert np.array_equal(pack(isa, scaling, actual), wanted), (
+                        f"{isa}, scaling {scaling}, differs within the patterns from {first:#010x} on"
+                    )
     finally:
         _core.set_isa_for_test(before)
