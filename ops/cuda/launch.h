@@ -39,7 +39,8 @@ inline const char* CheckBlocks(const ShardLayout& layout) {
   return layout.shards * layout.shard_blocks < int64_t{1} << 31 ? nullptr : "more than 2^31 blocks of 1024 values";
 }
 
-// Launches `kernel` on `range`, which must not be empty. Returns what this launch came to, not an earlier error.
+// Launches `kernel` on `range`, which must not be empty. An earlier error that nobody has fetched
+// is not taken for this launch's.
 template <typename... Parameters, typename... Arguments>
 const char* Launch(void (*kernel)(BlockRange, Parameters...), BlockRange range, CUstream_st* stream,
                    const Arguments&... arguments) {

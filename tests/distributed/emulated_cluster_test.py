@@ -11,6 +11,7 @@ import time
 import pytest
 
 from benchmarks import emulated_cluster, link, step, table1
+from tests.distributed import fork_server
 from tf_epgc import launcher
 
 needs_hosts = pytest.mark.skipif(bool(emulated_cluster.why_not()), reason=f"no hosts: {emulated_cluster.why_not()}")
@@ -85,7 +86,8 @@ class TestHosts:
         heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         program = [sys.executable, "-c", heed + "from benchmarks import emulated_cluster; emulated_cluster.main()"]
         command = [*program, "--hosts", "2", "--rate", "1Mbit/s", str(script)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, "PYTHONPATH": fork_server.module_path()}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         try:
             holder = int(process.stdout.readline().split()[-1])
             assert is_held(holder)

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from tests.distributed import harness, keras_matrix
+from tests.distributed import fork_server, harness, keras_matrix
 
 TARGET = "tests.distributed.keras_matrix:run_section"
 SECONDS = 280
@@ -59,6 +59,7 @@ def workers(section, library, bits, count=2):
 
 def single_and_workers(section, library, bits, count=2):
     """Both at the same time: start-up and waiting leave processors idle."""
+    fork_server.address()  # started once, before two threads ask for it
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         alone = pool.submit(single, section, library)
         together = workers(section, library, bits, count)
