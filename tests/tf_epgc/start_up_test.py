@@ -87,6 +87,7 @@ class WaitTest(tf.test.TestCase):
                     if answer is not None:
                         kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
                         kept[-1].sendall(answer)
+                        time.sleep(0.1)  # on a busy machine the reset can overtake the answer
                         kept.pop().close()
 
         threading.Thread(target=serve, daemon=True).start()
@@ -108,7 +109,7 @@ class WaitTest(tf.test.TestCase):
 
         def connect_and_wait(address, timeout):
             connection = connect(address, timeout)
-            time.sleep(0.2)
+            time.sleep(0.5)
             return connection
 
         with mock.patch.object(socket, "create_connection", connect_and_wait):
