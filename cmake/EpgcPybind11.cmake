@@ -1,6 +1,5 @@
-# Finds the pybind11 of the Python that builds.
+# Finds the pybind11 of the Python that builds, which find_package(Python) has found.
 
-find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(
   COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
   OUTPUT_VARIABLE pybind11_dir

@@ -50,10 +50,14 @@ class Coder {
 
   // Codes `size` values whose first has the index `index` in the random stream, and returns their shift.
   int Encode(const float* values, int64_t size, int64_t index, uint32_t* words) const {
-    const uint32_t largest = scaled_ ? kernels_.largest(values, size) : kFloatInfinity;
-    const bool ordinary = largest < kFloatInfinity;
-    const int shift = scaled_ ? BlockShift(ordinary ? largest : kernels_.largest_finite(values, size)) : 0;
-    const EncodeKernel encode = ordinary ? encode_ordinary_ : encode_;
+    EncodeKernel encode = encode_;
+    int shift = 0;
+    if (scaled_) {
+      const uint32_t largest = kernels_.largest(values, size);
+      const bool ordinary = largest < kFloatInfinity;
+      if (ordinary) encode = encode_ordinary_;
+      shift = BlockShift(ordinary ? largest : kernels_.largest_finite(values, size));
+    }
     encode(values, size / kGroupSize, PowerOfTwo(shift), key_, static_cast<uint64_t>(index), words);
     return shift;
   }

@@ -16,7 +16,7 @@ FIRST, LIMIT = cases.patterns([2.0**14, 2.0**15])
 def chunks():
     """Yields (patterns, scalings): all unscaled, and those below 2^15, whose blocks go a shorter way, also scaled."""
     ascending = np.arange(CHUNK, dtype=np.uint32).reshape(BLOCKS, IN_BLOCK)
-    patterns = np.full((BLOCKS, 1 + IN_BLOCK), FIRST)
+    patterns = np.full((BLOCKS, _core.BLOCK_SIZE), FIRST)
     for first in range(0, 1 << 32, CHUNK):
         np.add(ascending, np.uint32(first), out=patterns[:, 1:])
         start, end = first % (1 << 31), first % (1 << 31) + CHUNK
@@ -29,10 +29,9 @@ def chunks():
 @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 @pytest.mark.parametrize("bits", cases.CODED_BITS)
 def test_every_pattern(bits, rounding):
-    layouts = {scaling: _core.shard_layout(BLOCKS * 1024, 1, bits, scaling) for scaling in cases.SCALINGS}
-    expected, actual = (
-        {scaling: np.empty((1, layout["shard_words"]), np.uint32) for scaling, layout in layouts.items()} for _ in "12"
-    )
+    layouts = {scaling: _core.shard_layout(BLOCKS * _core.BLOCK_SIZE, 1, bits, scaling) for scaling in cases.SCALINGS}
+    shapes = {scaling: (1, layout["shard_words"]) for scaling, layout in layouts.items()}
+    expected, actual = ({scaling: np.empty(shape, np.uint32) for scaling, shape in shapes.items()} for _ in range(2))
     codes = {scaling: slice(layout["shift_words"], None) for scaling, layout in layouts.items()}
     vector_isas = [isa for isa in _core.runnable_isas() if isa != "scalar"]
     before = _core.active_isa()
